@@ -1,0 +1,50 @@
+// Strided memory to dense wire bytes and back, with an optional cast on the way.
+//
+// These are the only functions that touch the bytes of a tensor while a refit runs, so their speed
+// is the speed of a refit. They allocate nothing, take no lock and may run in several threads at
+// once on different memory. Arguments are trusted: the program is checked when it is created.
+#ifndef RESHARD_NATIVE_SRC_PACK_H_
+#define RESHARD_NATIVE_SRC_PACK_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "dtype.h"
+#include "strided_box.h"
+
+namespace reshard {
+
+// value -> value * scale + offset, two roundings, before the cast. Computed in float32, or in
+// float64 when the memory or the wire dtype is float64.
+struct Affine {
+  double scale;
+  double offset;
+};
+
+// Whether pack_affine can serve this pair: both are floats that have casts.
+bool can_apply_affine(DType mem, DType wire);
+
+// Copies elements [first, first+count) (row-major order of `box`) from strided memory at `base`
+// (dtype `mem`) into dense `out` (dtype `wire`). `base` and `out` need no alignment. The written
+// bytes are visible to another process once it learns of them through an ordinary store or a lock.
+// Throws std::invalid_argument when !can_cast(mem, wire).
+void pack(const StridedBox& box, const std::byte* base, DType mem, DType wire, std::int64_t first,
+          std::int64_t count, std::byte* out);
+
+// The reverse: dense `in` (dtype `wire`) to elements [first, first+count) of strided memory. Every
+// element has its own address (no zero strides). Throws std::invalid_argument when
+// !can_cast(wire, mem).
+void unpack(const StridedBox& box, std::byte* base, DType mem, DType wire, std::int64_t first,
+            std::int64_t count, const std::byte* in);
+
+// pack with an affine step before the cast. Slower than pack: meant for small tensors such as
+// norms. Throws std::invalid_argument when !can_apply_affine(mem, wire).
+void pack_affine(const StridedBox& box, const std::byte* base, DType mem, DType wire,
+                 const Affine& affine, std::int64_t first, std::int64_t count, std::byte* out);
+
+// Zeroes every element of the box.
+void fill_zero(const StridedBox& box, std::byte* base, std::int64_t element_size);
+
+}  // namespace reshard
+
+#endif  // RESHARD_NATIVE_SRC_PACK_H_
