@@ -1,0 +1,1 @@
+"""Move a model's weights from the layout a trainer holds to the one an inference engine wants."""

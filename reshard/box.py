@@ -1,0 +1,107 @@
+"""A half-open hyper-rectangle in the index space of one tensor."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from reshard.errors import LayoutError
+
+__all__ = ["Box"]
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """Elements `offset[d] <= index[d] < offset[d] + shape[d]` of every dim `d`.
+
+    Args:
+        offset: first index per dim, in elements.
+        shape: number of elements per dim; a 0 anywhere makes the box empty.
+
+    Raises:
+        LayoutError: if the lengths differ or a number is negative.
+
+    Example:
+        >>> Box((2, 0), (2, 4)).intersect(Box((3, 1), (5, 2)))
+        Box(offset=(3, 1), shape=(1, 2))
+    """
+
+    offset: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "offset", tuple(self.offset))
+        object.__setattr__(self, "shape", tuple(self.shape))
+        if len(self.offset) != len(self.shape):
+            raise LayoutError(
+                f"box offset {self.offset} has {len(self.offset)} dims, shape {self.shape} has "
+                f"{len(self.shape)}. Give one number per dim in both."
+            )
+        if min(self.offset, default=0) < 0 or min(self.shape, default=0) < 0:
+            raise LayoutError(f"box offset {self.offset}, shape {self.shape}: negative number.")
+
+    @property
+    def ndim(self) -> int:
+        """Number of dims."""
+        return len(self.shape)
+
+    @property
+    def stop(self) -> tuple[int, ...]:
+        """One past the last index, per dim."""
+        return tuple(o + n for o, n in zip(self.offset, self.shape, strict=True))
+
+    @property
+    def num_elements(self) -> int:
+        """Number of elements; 1 for a 0-d box."""
+        return math.prod(self.shape)
+
+    @property
+    def is_empty(self) -> bool:
+        """True if the box holds no element."""
+        return 0 in self.shape
+
+    def intersect(self, other: Box) -> Box | None:
+        """Returns the common part, or None if there is none."""
+        bounds = [
+            (max(a, b), min(a + n, b + m))
+            for a, n, b, m in zip(self.offset, self.shape, other.offset, other.shape, strict=True)
+        ]
+        if any(low >= high for low, high in bounds):
+            return None
+        return Box.from_bounds([low for low, _ in bounds], [high for _, high in bounds])
+
+    def contains(self, other: Box) -> bool:
+        """True if every element of `other` is in this box."""
+        return other.is_empty or all(
+            a <= b and b + m <= a + n
+            for a, n, b, m in zip(self.offset, self.shape, other.offset, other.shape, strict=True)
+        )
+
+    def subtract(self, other: Box) -> list[Box]:
+        """Returns disjoint boxes that cover this box without `other` (at most two per dim)."""
+        common = self.intersect(other)
+        if common is None:
+            return [] if self.is_empty else [self]
+        rest: list[Box] = []
+        low, high = list(self.offset), list(self.stop)
+        for dim in range(self.ndim):
+            for a, b in (
+                (low[dim], common.offset[dim]),
+                (common.offset[dim] + common.shape[dim], high[dim]),
+            ):
+                if a < b:
+                    part = Box.from_bounds(
+                        [*low[:dim], a, *low[dim + 1 :]], [*high[:dim], b, *high[dim + 1 :]]
+                    )
+                    rest.append(part)
+            low[dim], high[dim] = common.offset[dim], common.offset[dim] + common.shape[dim]
+        return rest
+
+    @classmethod
+    def from_bounds(cls, start: list[int] | tuple[int, ...], stop: list[int] | tuple[int, ...]) -> Box:
+        """Returns the box from `start` (first index per dim) to `stop` (one past the last)."""
+        return cls(tuple(start), tuple(b - a for a, b in zip(start, stop, strict=True)))
+
+    def __str__(self) -> str:
+        parts = (f"{o}:{o + n}" for o, n in zip(self.offset, self.shape, strict=True))
+        return f"[{', '.join(parts)}]"

@@ -1,0 +1,333 @@
+"""Which boxes of a tensor each rank holds, and where they lie in the rank's local array.
+
+Two kinds: `Layout` states a mesh with one placement per axis; `BoxLayout` lists boxes per rank.
+`SegmentedLayout` (in `segmented_layout`) joins layouts along one dim. All answer the same questions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple, Protocol
+
+from reshard.box import Box
+from reshard.division import Cut, Division, Run, check_division, cut_dim
+from reshard.errors import LayoutError, UnsupportedError
+from reshard.mesh import Mesh
+from reshard.placement import Placement, Replicate, Shard
+
+__all__ = ["AnyLayout", "BoxLayout", "Layout", "LocalBox"]
+
+
+class LocalBox(NamedTuple):
+    """A box that a rank holds, and the index in its local array at which the box begins."""
+
+    box: Box
+    local_offset: tuple[int, ...]
+
+
+class AnyLayout(Protocol):
+    """What every layout answers; `shape` is always the global shape of the stored tensor."""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Ranks that may hold elements, in the order of the layout."""
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Raises LayoutError if the layout does not fit a tensor of this shape."""
+
+    def local_boxes(self, rank: int, shape: tuple[int, ...]) -> tuple[LocalBox, ...]:
+        """Returns the non-empty boxes of a rank; none for a rank outside the layout."""
+
+    def local_shape(self, rank: int, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+        """Returns the shape of the rank's local array; None for a rank outside the layout."""
+
+    def shifted(self, offset: int) -> AnyLayout:
+        """Returns the same layout with `offset` added to every rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A mesh and, for each of its axes, what the axis does to the tensor.
+
+    Args:
+        mesh: axes over ranks.
+        placements: one per mesh axis, `Replicate()` or `Shard(dim)`; several axes may cut one dim.
+        order: names of all axes in the order in which they cut; it matters where two axes cut one
+            dim, the earlier one then being the major one. Empty means the order of the mesh.
+        division: how a dim that does not divide is cut: `chunk` (as torch), `balanced`, `even`.
+
+    Raises:
+        LayoutError: if the numbers do not fit. UnsupportedError: for partial sums.
+
+    Example:
+        >>> layout = Layout(Mesh.of(fsdp=2, tp=2), (Shard(0), Replicate()))
+        >>> [str(layout.local_boxes(rank, (3, 8))[0].box) for rank in range(4)]
+        ['[0:2, 0:8]', '[0:2, 0:8]', '[2:3, 0:8]', '[2:3, 0:8]']
+
+    | rank | fsdp, tp | box of a (3, 8) tensor |
+    |------|----------|------------------------|
+    | 0    | 0, 0     | [0:2, 0:8]             |
+    | 1    | 0, 1     | [0:2, 0:8]             |
+    | 2    | 1, 0     | [2:3, 0:8]             |
+    | 3    | 1, 1     | [2:3, 0:8]             |
+
+    Source: torch 2.13 DTensor placements; JAX 0.10 PartitionSpec for `order` (`from_spec`).
+    """
+
+    mesh: Mesh
+    placements: tuple[Placement, ...]
+    order: tuple[str, ...] = ()
+    division: Division = "chunk"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "placements", tuple(self.placements))
+        object.__setattr__(self, "order", tuple(self.order) or self.mesh.axis_names)
+        check_division(self.division)
+        for placement in self.placements:
+            _refuse_partial(placement)
+        if len(self.placements) != len(self.mesh.shape):
+            raise LayoutError(
+                f"mesh {self.mesh} has {len(self.mesh.shape)} axes but {len(self.placements)} "
+                f"placements were given: {self.placements}. Give one per axis."
+            )
+        if sorted(self.order) != sorted(self.mesh.axis_names):
+            raise LayoutError(
+                f"order {self.order} must name every axis of mesh {self.mesh} exactly once."
+            )
+
+    @classmethod
+    def replicated(cls, mesh: Mesh) -> Layout:
+        """Returns the layout in which every rank of `mesh` holds the whole tensor."""
+        return cls(mesh, (Replicate(),) * len(mesh.shape))
+
+    @classmethod
+    def from_spec(
+        cls,
+        mesh: Mesh,
+        spec: Sequence[str | tuple[str, ...] | None],
+        division: Division = "chunk",
+    ) -> Layout:
+        """Returns the layout of a JAX-style spec: per dim None, an axis name, or several names.
+
+        Args:
+            mesh: axes over ranks.
+            spec: one entry per dim; missing trailing entries mean None. In a tuple of names the
+                first is major: `("fsdp", "tp")` cuts by fsdp, then each part by tp.
+            division: how a dim that does not divide is cut. JAX itself only has `even`.
+
+        Raises:
+            LayoutError: if a name is not an axis of the mesh or is used twice.
+        """
+        cutting = [
+            (name, dim)
+            for dim, entry in enumerate(spec)
+            for name in ((entry,) if isinstance(entry, str) else entry or ())
+        ]
+        names = [name for name, _ in cutting]
+        if len(set(names)) != len(names) or not set(names) <= set(mesh.axis_names):
+            raise LayoutError(
+                f"spec {tuple(spec)} must name axes of mesh {mesh}, each at most once."
+            )
+        dims = dict(cutting)
+        placements = tuple(
+            Shard(dims[name]) if name in dims else Replicate() for name in mesh.axis_names
+        )
+        rest = [name for name in mesh.axis_names if name not in dims]
+        return cls(mesh, placements, tuple(names + rest), division)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks of the mesh, in mesh order."""
+        return self.mesh.ranks
+
+    def axes_of_dim(self, dim: int) -> tuple[int, ...]:
+        """Returns the mesh axes that cut a tensor dim, major first."""
+        index = {name: axis for axis, name in enumerate(self.mesh.axis_names)}
+        axes = (index[name] for name in self.order)
+        return tuple(
+            axis
+            for axis in axes
+            if isinstance(p := self.placements[axis], Shard) and p.dim == dim
+        )
+
+    def cuts_of_dim(self, dim: int) -> tuple[Cut, ...]:
+        """Returns (parts, blocks) of each axis that cuts a tensor dim, major first."""
+        return tuple(
+            (self.mesh.shape[axis], placement.blocks)
+            for axis in self.axes_of_dim(dim)
+            if isinstance(placement := self.placements[axis], Shard)
+        )
+
+    def runs_of_dim(self, dim: int, length: int) -> tuple[tuple[Run, ...], ...]:
+        """Returns the runs of a dim for each part; parts count as in `division.cut_dim`."""
+        return cut_dim(length, self.cuts_of_dim(dim), self.division)
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Raises LayoutError if a placement cuts a dim that the tensor has not, or unevenly."""
+        for placement in self.placements:
+            if isinstance(placement, Shard) and placement.dim >= len(shape):
+                raise LayoutError(
+                    f"{placement} cuts dim {placement.dim} of a tensor of shape {shape}, which has "
+                    f"{len(shape)} dims."
+                )
+        for dim, length in enumerate(shape):
+            self.runs_of_dim(dim, length)
+
+    def part_of_dim(self, dim: int, coordinate: tuple[int, ...]) -> int:
+        """Returns which part of a dim the rank at a mesh coordinate holds."""
+        part = 0
+        for axis in self.axes_of_dim(dim):
+            part = part * self.mesh.shape[axis] + coordinate[axis]
+        return part
+
+    def _local_runs(self, rank: int, shape: tuple[int, ...]) -> list[tuple[Run, ...]] | None:
+        coordinate = self.mesh.coordinate(rank)
+        if coordinate is None:
+            return None
+        return [
+            self.runs_of_dim(dim, length)[self.part_of_dim(dim, coordinate)]
+            for dim, length in enumerate(shape)
+        ]
+
+    def local_boxes(self, rank: int, shape: tuple[int, ...]) -> tuple[LocalBox, ...]:
+        """Returns the non-empty boxes of a rank, in local memory order."""
+        runs = self._local_runs(rank, shape)
+        if runs is None:
+            return ()
+        placed = []
+        for dim_runs in runs:
+            position, entries = 0, []
+            for start, stop in dim_runs:
+                entries.append((start, stop - start, position))
+                position += stop - start
+            placed.append(entries)
+        return tuple(
+            LocalBox(
+                Box(tuple(e[0] for e in entries), tuple(e[1] for e in entries)),
+                tuple(e[2] for e in entries),
+            )
+            for entries in product(*placed)
+        )
+
+    def local_shape(self, rank: int, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+        """Returns the shape of the rank's local array; None for a rank outside the mesh."""
+        runs = self._local_runs(rank, shape)
+        if runs is None:
+            return None
+        return tuple(sum(stop - start for start, stop in dim_runs) for dim_runs in runs)
+
+    def shifted(self, offset: int) -> Layout:
+        """Returns the same layout with `offset` added to every rank."""
+        return Layout(self.mesh.shifted(offset), self.placements, self.order, self.division)
+
+    def __str__(self) -> str:
+        text = ", ".join(
+            f"{name}:{placement}"
+            for name, placement in zip(self.mesh.axis_names, self.placements, strict=True)
+        )
+        return f"({text})@{self.mesh}"
+
+
+def _refuse_partial(placement: object) -> None:
+    if isinstance(placement, Replicate | Shard):
+        return
+    raise UnsupportedError(
+        f"placement {placement!r} is not Replicate or Shard. Partial sums (torch Partial, JAX "
+        "unreduced) are not a copy of the tensor: reduce first, with DTensor.redistribute to "
+        "Replicate or Shard, or jax.sharding.reshard to a spec without unreduced axes."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class BoxLayout:
+    """Explicit boxes per rank: uneven, ragged, duplicated or sparse ownership.
+
+    Args:
+        entries: (rank, its boxes with their places in its local array), in any order of ranks; a
+            mapping is accepted. A rank with one box may give the `Box` alone: its local array is
+            then exactly that box. Several boxes need `LocalBox`es, or `concatenated`.
+
+    Raises:
+        LayoutError: if a rank comes twice, or two boxes of a rank overlap in its local array.
+    """
+
+    entries: tuple[tuple[int, tuple[LocalBox, ...]], ...]
+
+    def __post_init__(self) -> None:
+        entries = self.entries
+        if isinstance(entries, Mapping):
+            entries = tuple(entries.items())
+        normal = []
+        for rank, boxes in entries:
+            if isinstance(boxes, Box):
+                boxes = (LocalBox(boxes, (0,) * boxes.ndim),)
+            normal.append((rank, tuple(LocalBox(box, tuple(at)) for box, at in boxes)))
+        object.__setattr__(self, "entries", tuple(sorted(normal, key=lambda entry: entry[0])))
+        if len(dict(self.entries)) != len(self.entries):
+            raise LayoutError(f"boxes for one rank are given twice: {[r for r, _ in normal]}.")
+        for rank, local_boxes in self.entries:
+            _check_places(rank, local_boxes)
+
+    @classmethod
+    def concatenated(cls, boxes: Mapping[int, Sequence[Box]], dim: int) -> BoxLayout:
+        """Returns a layout whose ranks store their boxes one after the other along `dim`."""
+        entries = []
+        for rank, rank_boxes in boxes.items():
+            position, places = 0, []
+            for box in rank_boxes:
+                offset = tuple(position if d == dim else 0 for d in range(box.ndim))
+                places.append(LocalBox(box, offset))
+                position += box.shape[dim]
+            entries.append((rank, tuple(places)))
+        return cls(tuple(entries))
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The listed ranks, ascending."""
+        return tuple(rank for rank, _ in self.entries)
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Raises LayoutError if a box reaches outside the tensor."""
+        whole = Box((0,) * len(shape), shape)
+        for rank, local_boxes in self.entries:
+            for box, _ in local_boxes:
+                if box.ndim != len(shape) or not whole.contains(box):
+                    raise LayoutError(
+                        f"rank {rank}: box {box} is not inside the tensor of shape {shape}."
+                    )
+
+    def local_boxes(self, rank: int, shape: tuple[int, ...]) -> tuple[LocalBox, ...]:
+        """Returns the non-empty boxes of a rank, in the given order."""
+        local_boxes = dict(self.entries).get(rank, ())
+        return tuple(local_box for local_box in local_boxes if not local_box.box.is_empty)
+
+    def local_shape(self, rank: int, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+        """Returns the smallest local array that has room for the rank's boxes."""
+        local_boxes = dict(self.entries).get(rank)
+        if local_boxes is None:
+            return None
+        return tuple(
+            max((at[dim] + box.shape[dim] for box, at in local_boxes), default=0)
+            for dim in range(len(shape))
+        )
+
+    def shifted(self, offset: int) -> BoxLayout:
+        """Returns the same layout with `offset` added to every rank."""
+        return BoxLayout(tuple((rank + offset, boxes) for rank, boxes in self.entries))
+
+    def __str__(self) -> str:
+        count = sum(len(boxes) for _, boxes in self.entries)
+        return f"{count} boxes on {len(self.entries)} ranks"
+
+
+def _check_places(rank: int, local_boxes: tuple[LocalBox, ...]) -> None:
+    placed = [Box(at, box.shape) for box, at in local_boxes if not box.is_empty]
+    for i, first in enumerate(placed):
+        for second in placed[:i]:
+            if first.intersect(second):
+                raise LayoutError(
+                    f"rank {rank}: two boxes share local elements {first} and {second}. "
+                    "Give each box its own place in the local array."
+                )

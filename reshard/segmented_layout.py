@@ -1,0 +1,121 @@
+"""A tensor fused from segments, each of which is laid out by itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from reshard.box import Box
+from reshard.errors import LayoutError
+from reshard.layout import AnyLayout, LocalBox
+
+__all__ = ["SegmentedLayout"]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentedLayout:
+    """Segments joined along one dim; every rank joins its local parts of them in the same order.
+
+    The stored tensor is the join of the whole segments, `[q; k; v]`; rank r's local array is the join
+    of its parts, `[q_r; k_r; v_r]`, so the place of a part follows from the sizes before it.
+
+    Args:
+        dim: the dim along which segments are joined.
+        lengths: length of each segment along `dim`, in stored elements.
+        layouts: layout of each segment, over the same ranks.
+
+    Raises:
+        LayoutError: if counts differ or the layouts are over different ranks.
+
+    Example:
+        >>> from reshard.layout import Layout
+        >>> from reshard.mesh import Mesh
+        >>> from reshard.placement import Shard
+        >>> tp = Layout(Mesh.of(tp=2), (Shard(0),))
+        >>> gate_up = SegmentedLayout(0, (4, 4), (tp, tp))
+        >>> [(str(box), at) for box, at in gate_up.local_boxes(1, (8, 3))]
+        [('[2:4, 0:3]', (0, 0)), ('[6:8, 0:3]', (2, 0))]
+
+    Source: fused parameters of vLLM (`qkv_proj`, `gate_up_proj`) and Megatron (`linear_fc1`).
+    """
+
+    dim: int
+    lengths: tuple[int, ...]
+    layouts: tuple[AnyLayout, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lengths", tuple(self.lengths))
+        object.__setattr__(self, "layouts", tuple(self.layouts))
+        if len(self.lengths) != len(self.layouts) or not self.layouts:
+            raise LayoutError(
+                f"{len(self.lengths)} segment lengths and {len(self.layouts)} layouts; "
+                "give one layout per segment, at least one."
+            )
+        ranks = {tuple(sorted(layout.ranks)) for layout in self.layouts}
+        if len(ranks) != 1:
+            raise LayoutError(f"segments are laid out over different ranks: {sorted(ranks)}.")
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks of the first segment's layout."""
+        return self.layouts[0].ranks
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """First index of each segment along `dim` in the stored tensor."""
+        return tuple(sum(self.lengths[:i]) for i in range(len(self.lengths)))
+
+    def segment_shape(self, index: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Returns the shape of one whole segment."""
+        return (*shape[: self.dim], self.lengths[index], *shape[self.dim + 1 :])
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Raises LayoutError if the segments do not add up to the tensor or do not fit it."""
+        if self.dim >= len(shape) or sum(self.lengths) != shape[self.dim]:
+            raise LayoutError(
+                f"segments of lengths {self.lengths} along dim {self.dim} do not add up to the "
+                f"tensor of shape {shape}."
+            )
+        for index, layout in enumerate(self.layouts):
+            layout.check(self.segment_shape(index, shape))
+
+    def local_start(self, index: int, rank: int, shape: tuple[int, ...]) -> int:
+        """Returns where a segment's part begins in the local array of a rank, along `dim`."""
+        start = 0
+        for earlier in range(index):
+            local = self.layouts[earlier].local_shape(rank, self.segment_shape(earlier, shape))
+            start += local[self.dim] if local else 0
+        return start
+
+    def local_boxes(self, rank: int, shape: tuple[int, ...]) -> tuple[LocalBox, ...]:
+        """Returns the non-empty boxes of a rank, segment by segment."""
+        boxes = []
+        for index, layout in enumerate(self.layouts):
+            start = self.starts[index]
+            local_start = self.local_start(index, rank, shape)
+            for box, at in layout.local_boxes(rank, self.segment_shape(index, shape)):
+                boxes.append(
+                    LocalBox(
+                        Box(self._moved(box.offset, start), box.shape), self._moved(at, local_start)
+                    )
+                )
+        return tuple(boxes)
+
+    def local_shape(self, rank: int, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+        """Returns the shape of the rank's local array; None for a rank outside the layouts."""
+        last = len(self.layouts) - 1
+        local = self.layouts[last].local_shape(rank, self.segment_shape(last, shape))
+        if local is None:
+            return None
+        length = self.local_start(last, rank, shape) + local[self.dim]
+        return (*local[: self.dim], length, *local[self.dim + 1 :])
+
+    def shifted(self, offset: int) -> SegmentedLayout:
+        """Returns the same layout with `offset` added to every rank."""
+        layouts = tuple(layout.shifted(offset) for layout in self.layouts)
+        return SegmentedLayout(self.dim, self.lengths, layouts)
+
+    def _moved(self, index: tuple[int, ...], by: int) -> tuple[int, ...]:
+        return tuple(n + by if dim == self.dim else n for dim, n in enumerate(index))
+
+    def __str__(self) -> str:
+        return " + ".join(str(layout) for layout in self.layouts)
