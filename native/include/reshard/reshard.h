@@ -1,0 +1,183 @@
+/* The whole border of libreshard: opaque handles, sized structs, status codes, last-error text.
+ *
+ * Rules for every function
+ *   Errors:    a function that returns reshard_status returns RESHARD_STATUS_OK or a code; the text
+ *              is at reshard_last_error() of the calling thread. No exception crosses, nothing is
+ *              printed and the process is never ended.
+ *   Ownership: a handle belongs to the caller until its _destroy call. Pointers passed in are
+ *              borrowed for the call unless a comment says longer.
+ *   Threads:   a handle is used by one thread at a time, except where a comment says otherwise.
+ *              Different handles are independent.
+ *   fork:      a child process must not use handles made by its parent, except to destroy them.
+ *   Structs:   the caller sets `size` to sizeof the struct; a smaller struct than this version
+ *              knows is refused, the unknown end of a larger one is ignored.
+ */
+#ifndef RESHARD_RESHARD_H_
+#define RESHARD_RESHARD_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(_WIN32)
+#error "reshard supports POSIX systems only"
+#endif
+#define RESHARD_API __attribute__((visibility("default")))
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- status ---------------------------------------------------------------------------------- */
+
+typedef int32_t reshard_status;
+
+enum {
+  RESHARD_STATUS_OK = 0,
+  RESHARD_STATUS_INVALID_ARGUMENT = 1, /* the call is wrong; nothing happened */
+  RESHARD_STATUS_UNSUPPORTED = 2,      /* a limit of this version; nothing happened */
+  RESHARD_STATUS_OUT_OF_MEMORY = 3,
+  RESHARD_STATUS_SYSTEM = 4,        /* a call of the operating system failed */
+  RESHARD_STATUS_TIMEOUT = 5,       /* the deadline passed; the text says who was silent */
+  RESHARD_STATUS_PEER_LOST = 6,     /* a peer process died or closed */
+  RESHARD_STATUS_ABORTED = 7,       /* this process or a peer aborted the communicator */
+  RESHARD_STATUS_PROTOCOL = 8,      /* the two ends disagree about what moves */
+  RESHARD_STATUS_INVALID_STATE = 9, /* the handle cannot do this now (running, not connected) */
+  RESHARD_STATUS_IN_PROGRESS = 10,  /* not an error: call again to go on */
+  RESHARD_STATUS_INTERNAL = 11      /* a bug in this library */
+};
+
+/* The name of a status code ("timeout"), "unknown" for any other number. Static memory. */
+RESHARD_API const char* reshard_status_name(reshard_status status);
+
+/* The text of the last error of the calling thread, empty when there was none. Valid until the next
+ * call on this thread that fails. */
+RESHARD_API const char* reshard_last_error(void);
+
+/* The local rank that the last error of the calling thread concerns and the rank at the other end;
+ * -1 where there is no single one. Either pointer may be NULL. */
+RESHARD_API void reshard_last_error_ranks(int64_t* rank, int64_t* peer);
+
+/* ---- version --------------------------------------------------------------------------------- */
+
+/* "0.1.0". Static memory. */
+RESHARD_API const char* reshard_version(void);
+
+/* The instruction sets that the copy kernels use on this machine, "avx2" or "baseline". Static
+ * memory. */
+RESHARD_API const char* reshard_cpu_features(void);
+
+/* Writes the sizes of the structs of this header, in their order of appearance, to at most `count`
+ * places of `sizes` and returns how many structs there are. For checking bindings. */
+RESHARD_API size_t reshard_abi_sizes(size_t* sizes, size_t count);
+
+/* ---- program --------------------------------------------------------------------------------- */
+
+/* What one process sends, receives and zero-fills in a run. Immutable after creation, except that
+ * it holds the state of its one current run. */
+typedef struct reshard_program reshard_program;
+
+/* Where and how bytes travel between processes. */
+typedef struct reshard_communicator reshard_communicator;
+
+/* Flat tables of int64; lengths count values.
+ *
+ * streams:    rows of 3: direction (0 send, 1 receive), src_rank, dst_rank. A stream is all that
+ *             one rank sends to another in one run. When both ranks belong to this process the
+ *             stream has two rows and never meets a communicator.
+ * operations: rows of 6 + 2 * ndim: stream (row of the streams table), buffer, offset_bytes,
+ *             memory dtype code, wire dtype code, ndim, sizes (outermost first), strides in bytes.
+ *             The operations of a stream are in the same order, with the same sizes and wire
+ *             dtypes, on both ends; buffer, offset, strides and memory dtype are each end's own.
+ *             Sizes may be 0. Strides may be negative; 0 (repeat) only on the sending end.
+ * zeros:      rows of 4 + 2 * ndim: buffer, offset_bytes, element_size, ndim, sizes, strides in
+ *             bytes. Zero-filled in every run.
+ * extents:    rows of 2, one per buffer: low, high. Operations and zeros of that buffer touch only
+ *             bytes [low, high) from its pointer; anything else is refused at creation. */
+typedef struct reshard_program_tables {
+  uint64_t size;
+  const int64_t* streams;
+  uint64_t streams_length;
+  const int64_t* operations;
+  uint64_t operations_length;
+  const int64_t* zeros;
+  uint64_t zeros_length;
+  const int64_t* extents;
+  uint64_t extents_length;
+  int64_t num_buffers;
+  int64_t chunk_bytes; /* largest message, 16..2^30; the same on both ends of every stream */
+} reshard_program_tables;
+
+/* What a program moves per run. Bytes are wire bytes. */
+typedef struct reshard_program_info {
+  uint64_t size;
+  int64_t num_streams;
+  int64_t num_local_streams;
+  int64_t num_operations; /* with at least one element */
+  int64_t num_chunks;     /* messages sent + received + local */
+  int64_t bytes_to_send;
+  int64_t bytes_to_receive;
+  int64_t bytes_local;
+} reshard_program_info;
+
+typedef struct reshard_run_options {
+  uint64_t size;
+  uint64_t run_id;     /* the same on all processes of a run, new for each run */
+  int64_t timeout_ns;  /* from reshard_program_begin to the end of the run; > 0 */
+  int32_t num_threads; /* threads that may copy, >= 1 */
+  int32_t reserved;    /* 0 */
+} reshard_run_options;
+
+typedef struct reshard_run_stats {
+  uint64_t size;
+  int64_t bytes_sent; /* to other processes */
+  int64_t bytes_received;
+  int64_t bytes_local; /* between ranks of this process */
+  int64_t chunks;      /* messages sent + received + local */
+  int64_t ns_pack;
+  int64_t ns_unpack;
+  int64_t ns_wait;
+  int64_t ns_total;
+  int64_t peak_staging_bytes; /* ring slots and bounce buffer that this process holds */
+} reshard_run_stats;
+
+/* Checks the tables and builds a program; tables are not used afterwards.
+ * Errors: INVALID_ARGUMENT naming table, row and values; UNSUPPORTED for a cast. */
+RESHARD_API reshard_status reshard_program_create(const reshard_program_tables* tables,
+                                                  reshard_program** program);
+
+/* Frees a program; NULL is allowed. A current run is cancelled first. */
+RESHARD_API void reshard_program_destroy(reshard_program* program);
+
+/* Fills `info`. Any thread may call it at any time. */
+RESHARD_API reshard_status reshard_program_describe(const reshard_program* program,
+                                                    reshard_program_info* info);
+
+/* Starts a run: from here until the run is over the program, the communicator, the buffers and the
+ * memory behind them are in use. Returns at once; reshard_program_progress moves the bytes.
+ *   communicator: may be NULL when all streams are local; used by one run at a time.
+ *   buffers:      num_buffers pointers, copied; a pointer may be NULL only when nothing with
+ *                 elements refers to it. Buffers received into must not overlap others.
+ * Errors: INVALID_ARGUMENT, INVALID_STATE (a run is under way, not connected), ABORTED, PEER_LOST.
+ */
+RESHARD_API reshard_status reshard_program_begin(reshard_program* program,
+                                                 reshard_communicator* communicator,
+                                                 void* const* buffers, uint64_t num_buffers,
+                                                 const reshard_run_options* options);
+
+/* Goes on with the current run for about `slice_ns` (0: as far as possible without waiting).
+ * Returns OK when the run is over: all bytes for this process are in its buffers and all that it
+ * sent has been taken by the receivers. Returns IN_PROGRESS when the slice is used up.
+ * On any error the run is over, the communicator is aborted (its peers are told) and what was
+ * received so far is incomplete. `stats` may be NULL; it is filled on OK only. */
+RESHARD_API reshard_status reshard_program_progress(reshard_program* program, int64_t slice_ns,
+                                                    reshard_run_stats* stats);
+
+/* Gives up the current run and aborts the communicator with `reason` (may be NULL); does nothing
+ * when there is no run. */
+RESHARD_API reshard_status reshard_program_cancel(reshard_program* program, const char* reason);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* RESHARD_RESHARD_H_ */

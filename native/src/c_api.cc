@@ -1,0 +1,220 @@
+// The C border: handles, argument checks, and exceptions to status codes. No logic of its own.
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <string>
+
+#include "communicator.h"
+#include "cpu_features.h"
+#include "executor.h"
+#include "program_table.h"
+#include "reshard/reshard.h"
+#include "status.h"
+
+#ifndef RESHARD_VERSION
+#error "RESHARD_VERSION comes from the build"
+#endif
+
+struct reshard_program {
+  explicit reshard_program(reshard::Program built)
+      : program(std::move(built)), executor(program, reshard::host_device()) {}
+
+  const reshard::Program program;
+  reshard::Executor executor;
+};
+
+struct reshard_communicator {
+  explicit reshard_communicator(std::shared_ptr<reshard::Transport> transport)
+      : communicator(std::move(transport)) {}
+
+  reshard::Communicator communicator;
+};
+
+namespace {
+
+using reshard::Error;
+using reshard::StatusCode;
+using reshard::text;
+
+static_assert(static_cast<int>(StatusCode::kOk) == RESHARD_STATUS_OK);
+static_assert(static_cast<int>(StatusCode::kInvalidArgument) == RESHARD_STATUS_INVALID_ARGUMENT);
+static_assert(static_cast<int>(StatusCode::kUnsupported) == RESHARD_STATUS_UNSUPPORTED);
+static_assert(static_cast<int>(StatusCode::kOutOfMemory) == RESHARD_STATUS_OUT_OF_MEMORY);
+static_assert(static_cast<int>(StatusCode::kSystem) == RESHARD_STATUS_SYSTEM);
+static_assert(static_cast<int>(StatusCode::kTimeout) == RESHARD_STATUS_TIMEOUT);
+static_assert(static_cast<int>(StatusCode::kPeerLost) == RESHARD_STATUS_PEER_LOST);
+static_assert(static_cast<int>(StatusCode::kAborted) == RESHARD_STATUS_ABORTED);
+static_assert(static_cast<int>(StatusCode::kProtocol) == RESHARD_STATUS_PROTOCOL);
+static_assert(static_cast<int>(StatusCode::kInvalidState) == RESHARD_STATUS_INVALID_STATE);
+static_assert(static_cast<int>(StatusCode::kInProgress) == RESHARD_STATUS_IN_PROGRESS);
+static_assert(static_cast<int>(StatusCode::kInternal) == RESHARD_STATUS_INTERNAL);
+
+reshard_status set_error(const Error& error) noexcept {
+  reshard::LastError& last = reshard::last_error();
+  last.rank = error.rank();
+  last.peer = error.peer();
+  try {
+    last.message = error.message();
+  } catch (const std::bad_alloc&) {
+    last.message.clear();
+  }
+  return static_cast<reshard_status>(error.code());
+}
+
+// Runs `body`, which returns a status, and turns whatever it throws into one.
+template <typename Body>
+reshard_status guarded(Body body) noexcept {
+  try {
+    return body();
+  } catch (const Error& error) {
+    return set_error(error);
+  } catch (const std::bad_alloc&) {
+    return set_error(Error(StatusCode::kOutOfMemory, "out of memory"));
+  } catch (const std::exception& error) {
+    return set_error(Error(StatusCode::kInternal, text("unexpected: ", error.what())));
+  }
+}
+
+void require(const void* pointer, const char* what) {
+  if (pointer == nullptr) {
+    throw Error(StatusCode::kInvalidArgument, text(what, " is NULL."));
+  }
+}
+
+// A struct of the caller must hold at least the fields of this version.
+template <typename Struct>
+void require_struct(const Struct* value, const char* what) {
+  require(value, what);
+  if (value->size < sizeof(Struct)) {
+    throw Error(StatusCode::kInvalidArgument,
+                text(what, ".size is ", value->size, " but this library needs ", sizeof(Struct),
+                     ". Rebuild the caller against this version of reshard.h."));
+  }
+}
+
+reshard::Table as_table(const int64_t* data, uint64_t length, const char* what) {
+  if (length > 0) require(data, what);
+  return {data, static_cast<std::size_t>(length)};
+}
+
+}  // namespace
+
+extern "C" {
+
+const char* reshard_status_name(reshard_status status) { return reshard::status_name(status); }
+
+const char* reshard_last_error(void) { return reshard::last_error().message.c_str(); }
+
+void reshard_last_error_ranks(int64_t* rank, int64_t* peer) {
+  if (rank != nullptr) *rank = reshard::last_error().rank;
+  if (peer != nullptr) *peer = reshard::last_error().peer;
+}
+
+const char* reshard_version(void) { return RESHARD_VERSION; }
+
+const char* reshard_cpu_features(void) {
+  static const std::string features = reshard::describe_cpu_features();
+  return features.c_str();
+}
+
+size_t reshard_abi_sizes(size_t* sizes, size_t count) {
+  constexpr size_t kSizes[] = {sizeof(reshard_program_tables), sizeof(reshard_program_info),
+                               sizeof(reshard_run_options), sizeof(reshard_run_stats)};
+  constexpr size_t kCount = sizeof(kSizes) / sizeof(kSizes[0]);
+  if (sizes != nullptr) std::copy_n(kSizes, std::min(count, kCount), sizes);
+  return kCount;
+}
+
+reshard_status reshard_program_create(const reshard_program_tables* tables,
+                                      reshard_program** program) {
+  return guarded([&] {
+    require_struct(tables, "tables");
+    require(program, "program");
+    *program = nullptr;
+    const reshard::ProgramTables parsed{
+        as_table(tables->streams, tables->streams_length, "tables.streams"),
+        as_table(tables->operations, tables->operations_length, "tables.operations"),
+        as_table(tables->zeros, tables->zeros_length, "tables.zeros"),
+        as_table(tables->extents, tables->extents_length, "tables.extents"),
+        tables->num_buffers,
+        tables->chunk_bytes};
+    *program = new reshard_program(reshard::read_program(parsed));
+    return RESHARD_STATUS_OK;
+  });
+}
+
+void reshard_program_destroy(reshard_program* program) {
+  if (program == nullptr) return;
+  reshard_program_cancel(program, "the program was destroyed during a run");
+  delete program;
+}
+
+reshard_status reshard_program_describe(const reshard_program* program,
+                                        reshard_program_info* info) {
+  return guarded([&] {
+    require(program, "program");
+    require_struct(info, "info");
+    const reshard::Program& built = program->program;
+    reshard_program_info result{};
+    result.size = info->size;
+    result.num_streams = static_cast<int64_t>(built.streams.size());
+    result.num_local_streams = static_cast<int64_t>(built.local_streams.size());
+    result.num_operations = static_cast<int64_t>(built.operations.size());
+    for (const std::uint32_t s : built.remote_streams) {
+      const reshard::Stream& stream = built.streams[s];
+      result.num_chunks += stream.num_chunks;
+      const bool is_send = stream.direction == reshard::Direction::kSend;
+      (is_send ? result.bytes_to_send : result.bytes_to_receive) += stream.nbytes;
+    }
+    for (const reshard::LocalStream& pair : built.local_streams) {
+      result.num_chunks += built.streams[pair.send].num_chunks;
+      result.bytes_local += built.streams[pair.send].nbytes;
+    }
+    *info = result;
+    return RESHARD_STATUS_OK;
+  });
+}
+
+reshard_status reshard_program_begin(reshard_program* program, reshard_communicator* communicator,
+                                     void* const* buffers, uint64_t num_buffers,
+                                     const reshard_run_options* options) {
+  return guarded([&] {
+    require(program, "program");
+    if (num_buffers > 0) require(buffers, "buffers");
+    require_struct(options, "options");
+    std::shared_ptr<reshard::Transport> transport;
+    if (communicator != nullptr) transport = communicator->communicator.transport();
+    program->executor.begin(std::move(transport), buffers, static_cast<std::size_t>(num_buffers),
+                            {options->run_id, options->timeout_ns, options->num_threads});
+    return RESHARD_STATUS_OK;
+  });
+}
+
+reshard_status reshard_program_progress(reshard_program* program, int64_t slice_ns,
+                                        reshard_run_stats* stats) {
+  return guarded([&]() -> reshard_status {
+    require(program, "program");
+    if (stats != nullptr) require_struct(stats, "stats");
+    if (slice_ns < 0) {
+      throw Error(StatusCode::kInvalidArgument, text("slice_ns is ", slice_ns, ", below 0."));
+    }
+    if (!program->executor.progress(slice_ns)) return RESHARD_STATUS_IN_PROGRESS;
+    if (stats == nullptr) return RESHARD_STATUS_OK;
+    const reshard::RunStats& done = program->executor.stats();
+    *stats = {stats->size,   done.bytes_sent,        done.bytes_received, done.bytes_local,
+              done.chunks,   done.ns_pack,           done.ns_unpack,      done.ns_wait,
+              done.ns_total, done.peak_staging_bytes};
+    return RESHARD_STATUS_OK;
+  });
+}
+
+reshard_status reshard_program_cancel(reshard_program* program, const char* reason) {
+  return guarded([&] {
+    require(program, "program");
+    program->executor.cancel(reason == nullptr ? "the run was cancelled" : reason);
+    return RESHARD_STATUS_OK;
+  });
+}
+
+}  // extern "C"

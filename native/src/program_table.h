@@ -1,0 +1,33 @@
+// Reads the int64 tables of the C border into a Program and refuses whatever a run could trip over.
+#ifndef RESHARD_NATIVE_SRC_PROGRAM_TABLE_H_
+#define RESHARD_NATIVE_SRC_PROGRAM_TABLE_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "program.h"
+
+namespace reshard {
+
+// A flat table of int64; borrowed.
+struct Table {
+  const std::int64_t* data;
+  std::size_t length;
+};
+
+// The layout of each table is documented at `reshard_program_tables` in reshard.h.
+struct ProgramTables {
+  Table streams;
+  Table operations;
+  Table zeros;
+  Table extents;
+  std::int64_t num_buffers;
+  std::int64_t chunk_bytes;
+};
+
+// Throws kInvalidArgument (or kUnsupported for a cast) naming the row and the values.
+Program read_program(const ProgramTables& tables);
+
+}  // namespace reshard
+
+#endif  // RESHARD_NATIVE_SRC_PROGRAM_TABLE_H_

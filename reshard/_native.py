@@ -1,0 +1,253 @@
+"""The Python side of the native border: handle classes, and status codes as exceptions.
+
+The only module that sees `ffi` and `lib`. Importing it loads the native library, so modules that
+must work without one import it where they need it.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from reshard.errors import (
+    NativeLibraryError,
+    PlanError,
+    ReshardError,
+    TransferTimeout,
+    TransportError,
+    UnsupportedError,
+)
+
+try:
+    from reshard._native_bindings import ffi as _ffi
+    from reshard._native_bindings import lib as _lib
+except ImportError as error:
+    raise NativeLibraryError(
+        f"cannot load the native library of reshard: {error}. Install a wheel of reshard, or build "
+        "it in a checkout with 'pip install -e .' (needs a C++17 compiler)."
+    ) from error
+
+if TYPE_CHECKING:
+    from array import array
+
+__all__ = ["Program", "ProgramInfo", "RunStats", "check", "show_versions"]
+
+# A run is cut into slices so that Python can handle signals between them.
+_SLICE_NS = 100_000_000
+_NS_PER_S = 1_000_000_000
+
+_EXCEPTIONS: dict[int, type[Exception]] = {
+    _lib.RESHARD_STATUS_INVALID_ARGUMENT: PlanError,
+    _lib.RESHARD_STATUS_UNSUPPORTED: UnsupportedError,
+    _lib.RESHARD_STATUS_OUT_OF_MEMORY: MemoryError,
+    _lib.RESHARD_STATUS_SYSTEM: TransportError,
+    _lib.RESHARD_STATUS_TIMEOUT: TransferTimeout,
+    _lib.RESHARD_STATUS_PEER_LOST: TransportError,
+    _lib.RESHARD_STATUS_ABORTED: TransportError,
+    _lib.RESHARD_STATUS_PROTOCOL: TransportError,
+    _lib.RESHARD_STATUS_INVALID_STATE: TransportError,
+    _lib.RESHARD_STATUS_INTERNAL: ReshardError,
+}
+
+
+def check(status: int) -> None:
+    """Raises the exception of a status code with the text of the calling thread's last error.
+
+    Raises:
+        PlanError: invalid_argument.
+        UnsupportedError: unsupported.
+        MemoryError: out_of_memory.
+        TransferTimeout: timeout.
+        TransportError: system, peer_lost, aborted, protocol, invalid_state.
+        ReshardError: internal, or a code that this module does not know.
+    """
+    if status == _lib.RESHARD_STATUS_OK:
+        return
+    message = _ffi.string(_lib.reshard_last_error()).decode(errors="replace")
+    exception = _EXCEPTIONS.get(status, ReshardError)
+    if not issubclass(exception, TransportError):
+        raise exception(message or f"native status {status}")
+    ranks = _ffi.new("int64_t[2]")
+    _lib.reshard_last_error_ranks(ranks, ranks + 1)
+    rank, peer = (int(value) if value >= 0 else None for value in ranks)
+    raise exception(message, rank=rank, peer=peer, status=status)
+
+
+@dataclass(frozen=True)
+class ProgramInfo:
+    """What a program moves per run; bytes are wire bytes."""
+
+    num_streams: int
+    num_local_streams: int
+    num_operations: int
+    num_chunks: int
+    bytes_to_send: int
+    bytes_to_receive: int
+    bytes_local: int
+
+
+@dataclass(frozen=True)
+class RunStats:
+    """What one run did in this process.
+
+    Attributes:
+        bytes_sent: wire bytes to other processes.
+        bytes_received: wire bytes from other processes.
+        bytes_local: wire bytes between ranks of this process.
+        chunks: messages sent, received and local.
+        ns_pack: time spent copying into messages.
+        ns_unpack: time spent copying out of messages.
+        ns_wait: time spent asleep.
+        ns_total: from begin to end of the run.
+        peak_staging_bytes: message memory that this process held.
+    """
+
+    bytes_sent: int
+    bytes_received: int
+    bytes_local: int
+    chunks: int
+    ns_pack: int
+    ns_unpack: int
+    ns_wait: int
+    ns_total: int
+    peak_staging_bytes: int
+
+
+class Program:
+    """What one process sends, receives and zero-fills in every run.
+
+    Args:
+        streams: rows of 3: direction (0 send, 1 receive), source rank, destination rank.
+        operations: rows of 6 + 2 * ndim: stream, buffer, offset in bytes, memory dtype code, wire
+            dtype code, ndim, sizes (outermost first), strides in bytes.
+        zeros: rows of 4 + 2 * ndim: buffer, offset in bytes, element size, ndim, sizes, strides.
+        extents: rows of 2, one per buffer: the byte range that may be touched.
+        num_buffers: how many addresses a run takes.
+        chunk_bytes: largest message; the same on both ends of every stream.
+
+    Raises:
+        PlanError: a table is wrong; names table, row and values.
+        UnsupportedError: a cast does not exist.
+    """
+
+    def __init__(
+        self,
+        streams: array[int],
+        operations: array[int],
+        zeros: array[int],
+        extents: array[int],
+        num_buffers: int,
+        chunk_bytes: int,
+    ) -> None:
+        tables = _ffi.new("reshard_program_tables *")
+        tables.size = _ffi.sizeof("reshard_program_tables")
+        borrowed = []
+        for name, table in (
+            ("streams", streams),
+            ("operations", operations),
+            ("zeros", zeros),
+            ("extents", extents),
+        ):
+            view = _int64_view(name, table)
+            borrowed.append(view)
+            setattr(tables, name, view)
+            setattr(tables, f"{name}_length", len(table))
+        tables.num_buffers = num_buffers
+        tables.chunk_bytes = chunk_bytes
+        out = _ffi.new("reshard_program **")
+        check(_lib.reshard_program_create(tables, out))
+        self._handle: Any = _ffi.gc(out[0], _lib.reshard_program_destroy)
+        self._lock = threading.Lock()
+
+    def describe(self) -> ProgramInfo:
+        """Returns what a run of this program moves."""
+        info = _ffi.new("reshard_program_info *")
+        info.size = _ffi.sizeof("reshard_program_info")
+        check(_lib.reshard_program_describe(self._open_handle(), info))
+        return ProgramInfo(*(getattr(info, name) for name in ProgramInfo.__annotations__))
+
+    def run(
+        self,
+        communicator: None,
+        addresses: array[int],
+        *,
+        run_id: int,
+        timeout_s: float,
+        num_threads: int = 1,
+    ) -> RunStats:
+        """Moves everything once; returns when all bytes are in place at both ends.
+
+        Args:
+            communicator: carries bytes between processes; None when all streams are local.
+            addresses: one address per buffer (typecode 'Q'). The memory must stay alive and, where
+                it is received into, untouched until the call returns.
+            run_id: the same on all processes of a run, new for each run.
+            timeout_s: seconds for the whole run.
+            num_threads: threads that may copy.
+
+        Raises:
+            PlanError: the arguments do not fit the program; nothing moved.
+            TransferTimeout: the time was over; names who was silent.
+            TransportError: a peer died, aborted or disagrees. The communicator is aborted and the
+                received data is incomplete.
+
+        Collective: every process of the communicator runs its program with the same `run_id`.
+        """
+        options = _ffi.new("reshard_run_options *")
+        options.size = _ffi.sizeof("reshard_run_options")
+        options.run_id = run_id
+        options.timeout_ns = round(timeout_s * _NS_PER_S)
+        options.num_threads = num_threads
+        stats = _ffi.new("reshard_run_stats *")
+        stats.size = _ffi.sizeof("reshard_run_stats")
+        pointers = _ffi.cast("void *const *", _ffi.from_buffer("uint64_t[]", addresses))
+        if not self._lock.acquire(blocking=False):
+            raise PlanError("program: another thread runs it. Use one program per thread.")
+        try:
+            handle = self._open_handle()
+            check(_lib.reshard_program_begin(handle, _ffi.NULL, pointers, len(addresses), options))
+            check(_progress_to_end(handle, stats))
+        finally:
+            self._lock.release()
+        return RunStats(*(getattr(stats, name) for name in RunStats.__annotations__))
+
+    def close(self) -> None:
+        """Frees the program; closing twice is fine."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            _ffi.release(handle)
+
+    def _open_handle(self) -> Any:  # noqa: ANN401 (a cffi pointer has no public type)
+        if self._handle is None:
+            raise PlanError("program: used after close().")
+        return self._handle
+
+
+def _int64_view(name: str, table: array[int]) -> Any:  # noqa: ANN401
+    """Returns a cffi pointer to the values of an array of typecode 'q'."""
+    if table.typecode != "q":
+        raise PlanError(f"{name} table: typecode {table.typecode!r} is not 'q'.")
+    return _ffi.from_buffer("int64_t[]", table) if len(table) else _ffi.NULL
+
+
+def _progress_to_end(handle: Any, stats: Any) -> int:  # noqa: ANN401
+    """Drives a begun run; an exception between two slices (Ctrl-C) cancels it."""
+    is_over = False
+    try:
+        while True:
+            status: int = _lib.reshard_program_progress(handle, _SLICE_NS, stats)
+            if status != _lib.RESHARD_STATUS_IN_PROGRESS:
+                is_over = True
+                return status
+    finally:
+        if not is_over:
+            _lib.reshard_program_cancel(handle, b"the run was interrupted")
+
+
+def show_versions() -> dict[str, str]:
+    """Returns version, file and CPU features of the native library, for bug reports."""
+    return {
+        "native version": _ffi.string(_lib.reshard_version()).decode(),
+        "cpu features": _ffi.string(_lib.reshard_cpu_features()).decode(),
+    }
