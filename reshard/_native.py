@@ -7,8 +7,9 @@ must work without one import it where they need it.
 from __future__ import annotations
 
 import threading
+from array import array
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from reshard.errors import (
     NativeLibraryError,
@@ -28,10 +29,7 @@ except ImportError as error:
         "it in a checkout with 'pip install -e .' (needs a C++17 compiler)."
     ) from error
 
-if TYPE_CHECKING:
-    from array import array
-
-__all__ = ["Program", "ProgramInfo", "RunStats", "check", "show_versions"]
+__all__ = ["Program", "ProgramInfo", "RunStats", "check", "fingerprints", "show_versions"]
 
 # A run is cut into slices so that Python can handle signals between them.
 _SLICE_NS = 100_000_000
@@ -243,6 +241,31 @@ def _progress_to_end(handle: Any, stats: Any) -> int:  # noqa: ANN401
     finally:
         if not is_over:
             _lib.reshard_program_cancel(handle, b"the run was interrupted")
+
+
+def fingerprints(table: array[int], addresses: array[int], num_slots: int) -> array[int]:
+    """Returns the sums of fingerprints of regions, one per slot (typecode 'Q').
+
+    Args:
+        table: rows of 8 + 3 * ndim: slot, buffer, offset in bytes, memory dtype code, stored dtype
+            code, seed (as a signed 64-bit number), ndim, sizes, strides in bytes, index strides,
+            index base.
+        addresses: one address per buffer (typecode 'Q'); the caller answers for what is touched.
+        num_slots: how many sums.
+    """
+    sums = array("Q", bytes(8 * num_slots))
+    pointers = _ffi.cast("void *const *", _ffi.from_buffer("uint64_t[]", addresses))
+    check(
+        _lib.reshard_fingerprint(
+            _int64_view("regions", table),
+            len(table),
+            pointers,
+            len(addresses),
+            _ffi.from_buffer("uint64_t[]", sums),
+            num_slots,
+        )
+    )
+    return sums
 
 
 def show_versions() -> dict[str, str]:

@@ -584,57 +584,64 @@ static void (*_cffi_call_python_org)(struct _cffi_externpy_s *, char *);
 /************************************************************/
 
 static void *_cffi_types[] = {
-/*  0 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // char const *()(int32_t)
+/*  0 */ _CFFI_OP(_CFFI_OP_FUNCTION, 15), // char const *()(int32_t)
 /*  1 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21), // int32_t
 /*  2 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/*  3 */ _CFFI_OP(_CFFI_OP_FUNCTION, 7), // char const *()(void)
+/*  3 */ _CFFI_OP(_CFFI_OP_FUNCTION, 15), // char const *()(void)
 /*  4 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/*  5 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, char const *)
-/*  6 */ _CFFI_OP(_CFFI_OP_POINTER, 44), // reshard_program *
-/*  7 */ _CFFI_OP(_CFFI_OP_POINTER, 40), // char const *
-/*  8 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/*  9 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, int64_t, reshard_run_stats *)
-/* 10 */ _CFFI_OP(_CFFI_OP_NOOP, 6),
-/* 11 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
-/* 12 */ _CFFI_OP(_CFFI_OP_POINTER, 48), // reshard_run_stats *
-/* 13 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 14 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, reshard_communicator *, void * const *, uint64_t, reshard_run_options const *)
-/* 15 */ _CFFI_OP(_CFFI_OP_NOOP, 6),
-/* 16 */ _CFFI_OP(_CFFI_OP_POINTER, 43), // reshard_communicator *
-/* 17 */ _CFFI_OP(_CFFI_OP_POINTER, 49), // void * const *
-/* 18 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
-/* 19 */ _CFFI_OP(_CFFI_OP_POINTER, 47), // reshard_run_options const *
-/* 20 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 21 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program const *, reshard_program_info *)
-/* 22 */ _CFFI_OP(_CFFI_OP_POINTER, 44), // reshard_program const *
-/* 23 */ _CFFI_OP(_CFFI_OP_POINTER, 45), // reshard_program_info *
-/* 24 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 25 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program_tables const *, reshard_program * *)
-/* 26 */ _CFFI_OP(_CFFI_OP_POINTER, 46), // reshard_program_tables const *
-/* 27 */ _CFFI_OP(_CFFI_OP_POINTER, 6), // reshard_program * *
+/*  5 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(int64_t const *, uint64_t, void * const *, uint64_t, uint64_t *, uint64_t)
+/*  6 */ _CFFI_OP(_CFFI_OP_POINTER, 19), // int64_t const *
+/*  7 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
+/*  8 */ _CFFI_OP(_CFFI_OP_POINTER, 56), // void * const *
+/*  9 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 10 */ _CFFI_OP(_CFFI_OP_POINTER, 7), // uint64_t *
+/* 11 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 12 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 13 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, char const *)
+/* 14 */ _CFFI_OP(_CFFI_OP_POINTER, 51), // reshard_program *
+/* 15 */ _CFFI_OP(_CFFI_OP_POINTER, 48), // char const *
+/* 16 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 17 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, int64_t, reshard_run_stats *)
+/* 18 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
+/* 19 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
+/* 20 */ _CFFI_OP(_CFFI_OP_POINTER, 55), // reshard_run_stats *
+/* 21 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 22 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, reshard_communicator *, void * const *, uint64_t, reshard_run_options const *)
+/* 23 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
+/* 24 */ _CFFI_OP(_CFFI_OP_POINTER, 50), // reshard_communicator *
+/* 25 */ _CFFI_OP(_CFFI_OP_NOOP, 8),
+/* 26 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 27 */ _CFFI_OP(_CFFI_OP_POINTER, 54), // reshard_run_options const *
 /* 28 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 29 */ _CFFI_OP(_CFFI_OP_FUNCTION, 31), // size_t()(size_t *, size_t)
-/* 30 */ _CFFI_OP(_CFFI_OP_POINTER, 31), // size_t *
-/* 31 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28), // size_t
+/* 29 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program const *, reshard_program_info *)
+/* 30 */ _CFFI_OP(_CFFI_OP_POINTER, 51), // reshard_program const *
+/* 31 */ _CFFI_OP(_CFFI_OP_POINTER, 52), // reshard_program_info *
 /* 32 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 33 */ _CFFI_OP(_CFFI_OP_FUNCTION, 50), // void()(int64_t *, int64_t *)
-/* 34 */ _CFFI_OP(_CFFI_OP_POINTER, 11), // int64_t *
-/* 35 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
+/* 33 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program_tables const *, reshard_program * *)
+/* 34 */ _CFFI_OP(_CFFI_OP_POINTER, 53), // reshard_program_tables const *
+/* 35 */ _CFFI_OP(_CFFI_OP_POINTER, 14), // reshard_program * *
 /* 36 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 37 */ _CFFI_OP(_CFFI_OP_FUNCTION, 50), // void()(reshard_program *)
-/* 38 */ _CFFI_OP(_CFFI_OP_NOOP, 6),
-/* 39 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 40 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 2), // char
-/* 41 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
-/* 42 */ _CFFI_OP(_CFFI_OP_POINTER, 11), // int64_t const *
-/* 43 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // reshard_communicator
-/* 44 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // reshard_program
-/* 45 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // reshard_program_info
-/* 46 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // reshard_program_tables
-/* 47 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // reshard_run_options
-/* 48 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // reshard_run_stats
-/* 49 */ _CFFI_OP(_CFFI_OP_POINTER, 50), // void *
-/* 50 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
+/* 37 */ _CFFI_OP(_CFFI_OP_FUNCTION, 39), // size_t()(size_t *, size_t)
+/* 38 */ _CFFI_OP(_CFFI_OP_POINTER, 39), // size_t *
+/* 39 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28), // size_t
+/* 40 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 41 */ _CFFI_OP(_CFFI_OP_FUNCTION, 57), // void()(int64_t *, int64_t *)
+/* 42 */ _CFFI_OP(_CFFI_OP_POINTER, 19), // int64_t *
+/* 43 */ _CFFI_OP(_CFFI_OP_NOOP, 42),
+/* 44 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 45 */ _CFFI_OP(_CFFI_OP_FUNCTION, 57), // void()(reshard_program *)
+/* 46 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
+/* 47 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 48 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 2), // char
+/* 49 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
+/* 50 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // reshard_communicator
+/* 51 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // reshard_program
+/* 52 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // reshard_program_info
+/* 53 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // reshard_program_tables
+/* 54 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // reshard_run_options
+/* 55 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // reshard_run_stats
+/* 56 */ _CFFI_OP(_CFFI_OP_POINTER, 57), // void *
+/* 57 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
 };
 
 static int _cffi_const_RESHARD_STATUS_OK(unsigned long long *o)
@@ -742,10 +749,10 @@ _cffi_f_reshard_abi_sizes(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(30), arg0, (char **)&x0);
+      _cffi_type(38), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(30), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(38), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -788,11 +795,93 @@ _cffi_f_reshard_cpu_features(PyObject *self, PyObject *noarg)
 
   (void)self; /* unused */
   (void)noarg; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(7));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(15));
   return pyresult;
 }
 #else
 #  define _cffi_f_reshard_cpu_features _cffi_d_reshard_cpu_features
+#endif
+
+static int32_t _cffi_d_reshard_fingerprint(int64_t const * x0, uint64_t x1, void * const * x2, uint64_t x3, uint64_t * x4, uint64_t x5)
+{
+  return reshard_fingerprint(x0, x1, x2, x3, x4, x5);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_reshard_fingerprint(PyObject *self, PyObject *args)
+{
+  int64_t const * x0;
+  uint64_t x1;
+  void * const * x2;
+  uint64_t x3;
+  uint64_t * x4;
+  uint64_t x5;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+  PyObject *arg3;
+  PyObject *arg4;
+  PyObject *arg5;
+
+  if (!PyArg_UnpackTuple(args, "reshard_fingerprint", 6, 6, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(6), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(6), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x1 = _cffi_to_c_int(arg1, uint64_t);
+  if (x1 == (uint64_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(8), arg2, (char **)&x2);
+  if (datasize != 0) {
+    x2 = ((size_t)datasize) <= 640 ? (void * const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(8), arg2, (char **)&x2,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x3 = _cffi_to_c_int(arg3, uint64_t);
+  if (x3 == (uint64_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(10), arg4, (char **)&x4);
+  if (datasize != 0) {
+    x4 = ((size_t)datasize) <= 640 ? (uint64_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(10), arg4, (char **)&x4,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x5 = _cffi_to_c_int(arg5, uint64_t);
+  if (x5 == (uint64_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = reshard_fingerprint(x0, x1, x2, x3, x4, x5); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_reshard_fingerprint _cffi_d_reshard_fingerprint
 #endif
 
 static char const * _cffi_d_reshard_last_error(void)
@@ -814,7 +903,7 @@ _cffi_f_reshard_last_error(PyObject *self, PyObject *noarg)
 
   (void)self; /* unused */
   (void)noarg; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(7));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(15));
   return pyresult;
 }
 #else
@@ -840,19 +929,19 @@ _cffi_f_reshard_last_error_ranks(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(34), arg0, (char **)&x0);
+      _cffi_type(42), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(34), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(42), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(34), arg1, (char **)&x1);
+      _cffi_type(42), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(34), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(42), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -899,28 +988,28 @@ _cffi_f_reshard_program_begin(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(6), arg0, (char **)&x0);
+      _cffi_type(14), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(6), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(14), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(16), arg1, (char **)&x1);
+      _cffi_type(24), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (reshard_communicator *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(16), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(24), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(17), arg2, (char **)&x2);
+      _cffi_type(8), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (void * const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(17), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(8), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -930,10 +1019,10 @@ _cffi_f_reshard_program_begin(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(19), arg4, (char **)&x4);
+      _cffi_type(27), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (reshard_run_options const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(19), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(27), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -974,19 +1063,19 @@ _cffi_f_reshard_program_cancel(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(6), arg0, (char **)&x0);
+      _cffi_type(14), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(6), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(14), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(7), arg1, (char **)&x1);
+      _cffi_type(15), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(7), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(15), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1027,19 +1116,19 @@ _cffi_f_reshard_program_create(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(26), arg0, (char **)&x0);
+      _cffi_type(34), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program_tables const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(26), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(34), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(27), arg1, (char **)&x1);
+      _cffi_type(35), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (reshard_program * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(27), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(35), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1080,19 +1169,19 @@ _cffi_f_reshard_program_describe(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(22), arg0, (char **)&x0);
+      _cffi_type(30), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(22), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(30), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(23), arg1, (char **)&x1);
+      _cffi_type(31), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (reshard_program_info *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(23), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(31), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1125,10 +1214,10 @@ _cffi_f_reshard_program_destroy(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(6), arg0, (char **)&x0);
+      _cffi_type(14), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(6), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(14), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1171,10 +1260,10 @@ _cffi_f_reshard_program_progress(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(6), arg0, (char **)&x0);
+      _cffi_type(14), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(6), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(14), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1184,10 +1273,10 @@ _cffi_f_reshard_program_progress(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(12), arg2, (char **)&x2);
+      _cffi_type(20), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (reshard_run_stats *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(12), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(20), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1230,7 +1319,7 @@ _cffi_f_reshard_status_name(PyObject *self, PyObject *arg0)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(7));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(15));
   return pyresult;
 }
 #else
@@ -1256,7 +1345,7 @@ _cffi_f_reshard_version(PyObject *self, PyObject *noarg)
 
   (void)self; /* unused */
   (void)noarg; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(7));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(15));
   return pyresult;
 }
 #else
@@ -1342,16 +1431,17 @@ static const struct _cffi_global_s _cffi_globals[] = {
   { "RESHARD_STATUS_SYSTEM", (void *)_cffi_const_RESHARD_STATUS_SYSTEM, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "RESHARD_STATUS_TIMEOUT", (void *)_cffi_const_RESHARD_STATUS_TIMEOUT, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "RESHARD_STATUS_UNSUPPORTED", (void *)_cffi_const_RESHARD_STATUS_UNSUPPORTED, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
-  { "reshard_abi_sizes", (void *)_cffi_f_reshard_abi_sizes, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 29), (void *)_cffi_d_reshard_abi_sizes },
+  { "reshard_abi_sizes", (void *)_cffi_f_reshard_abi_sizes, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 37), (void *)_cffi_d_reshard_abi_sizes },
   { "reshard_cpu_features", (void *)_cffi_f_reshard_cpu_features, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 3), (void *)_cffi_d_reshard_cpu_features },
+  { "reshard_fingerprint", (void *)_cffi_f_reshard_fingerprint, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 5), (void *)_cffi_d_reshard_fingerprint },
   { "reshard_last_error", (void *)_cffi_f_reshard_last_error, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 3), (void *)_cffi_d_reshard_last_error },
-  { "reshard_last_error_ranks", (void *)_cffi_f_reshard_last_error_ranks, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 33), (void *)_cffi_d_reshard_last_error_ranks },
-  { "reshard_program_begin", (void *)_cffi_f_reshard_program_begin, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 14), (void *)_cffi_d_reshard_program_begin },
-  { "reshard_program_cancel", (void *)_cffi_f_reshard_program_cancel, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 5), (void *)_cffi_d_reshard_program_cancel },
-  { "reshard_program_create", (void *)_cffi_f_reshard_program_create, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 25), (void *)_cffi_d_reshard_program_create },
-  { "reshard_program_describe", (void *)_cffi_f_reshard_program_describe, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 21), (void *)_cffi_d_reshard_program_describe },
-  { "reshard_program_destroy", (void *)_cffi_f_reshard_program_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 37), (void *)_cffi_d_reshard_program_destroy },
-  { "reshard_program_progress", (void *)_cffi_f_reshard_program_progress, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 9), (void *)_cffi_d_reshard_program_progress },
+  { "reshard_last_error_ranks", (void *)_cffi_f_reshard_last_error_ranks, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 41), (void *)_cffi_d_reshard_last_error_ranks },
+  { "reshard_program_begin", (void *)_cffi_f_reshard_program_begin, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 22), (void *)_cffi_d_reshard_program_begin },
+  { "reshard_program_cancel", (void *)_cffi_f_reshard_program_cancel, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 13), (void *)_cffi_d_reshard_program_cancel },
+  { "reshard_program_create", (void *)_cffi_f_reshard_program_create, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 33), (void *)_cffi_d_reshard_program_create },
+  { "reshard_program_describe", (void *)_cffi_f_reshard_program_describe, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 29), (void *)_cffi_d_reshard_program_describe },
+  { "reshard_program_destroy", (void *)_cffi_f_reshard_program_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 45), (void *)_cffi_d_reshard_program_destroy },
+  { "reshard_program_progress", (void *)_cffi_f_reshard_program_progress, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 17), (void *)_cffi_d_reshard_program_progress },
   { "reshard_status_name", (void *)_cffi_f_reshard_status_name, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 0), (void *)_cffi_d_reshard_status_name },
   { "reshard_version", (void *)_cffi_f_reshard_version, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 3), (void *)_cffi_d_reshard_version },
 };
@@ -1359,70 +1449,70 @@ static const struct _cffi_global_s _cffi_globals[] = {
 static const struct _cffi_field_s _cffi_fields[] = {
   { "size", offsetof(reshard_program_info, size),
             sizeof(((reshard_program_info *)0)->size),
-            _CFFI_OP(_CFFI_OP_NOOP, 18) },
+            _CFFI_OP(_CFFI_OP_NOOP, 7) },
   { "num_streams", offsetof(reshard_program_info, num_streams),
                    sizeof(((reshard_program_info *)0)->num_streams),
-                   _CFFI_OP(_CFFI_OP_NOOP, 11) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 19) },
   { "num_local_streams", offsetof(reshard_program_info, num_local_streams),
                          sizeof(((reshard_program_info *)0)->num_local_streams),
-                         _CFFI_OP(_CFFI_OP_NOOP, 11) },
+                         _CFFI_OP(_CFFI_OP_NOOP, 19) },
   { "num_operations", offsetof(reshard_program_info, num_operations),
                       sizeof(((reshard_program_info *)0)->num_operations),
-                      _CFFI_OP(_CFFI_OP_NOOP, 11) },
+                      _CFFI_OP(_CFFI_OP_NOOP, 19) },
   { "num_chunks", offsetof(reshard_program_info, num_chunks),
                   sizeof(((reshard_program_info *)0)->num_chunks),
-                  _CFFI_OP(_CFFI_OP_NOOP, 11) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 19) },
   { "bytes_to_send", offsetof(reshard_program_info, bytes_to_send),
                      sizeof(((reshard_program_info *)0)->bytes_to_send),
-                     _CFFI_OP(_CFFI_OP_NOOP, 11) },
+                     _CFFI_OP(_CFFI_OP_NOOP, 19) },
   { "bytes_to_receive", offsetof(reshard_program_info, bytes_to_receive),
                         sizeof(((reshard_program_info *)0)->bytes_to_receive),
-                        _CFFI_OP(_CFFI_OP_NOOP, 11) },
+                        _CFFI_OP(_CFFI_OP_NOOP, 19) },
   { "bytes_local", offsetof(reshard_program_info, bytes_local),
                    sizeof(((reshard_program_info *)0)->bytes_local),
-                   _CFFI_OP(_CFFI_OP_NOOP, 11) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 19) },
   { "size", offsetof(reshard_program_tables, size),
             sizeof(((reshard_program_tables *)0)->size),
-            _CFFI_OP(_CFFI_OP_NOOP, 18) },
+            _CFFI_OP(_CFFI_OP_NOOP, 7) },
   { "streams", offsetof(reshard_program_tables, streams),
                sizeof(((reshard_program_tables *)0)->streams),
-               _CFFI_OP(_CFFI_OP_NOOP, 42) },
+               _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "streams_length", offsetof(reshard_program_tables, streams_length),
                       sizeof(((reshard_program_tables *)0)->streams_length),
-                      _CFFI_OP(_CFFI_OP_NOOP, 18) },
+                      _CFFI_OP(_CFFI_OP_NOOP, 7) },
   { "operations", offsetof(reshard_program_tables, operations),
                   sizeof(((reshard_program_tables *)0)->operations),
-                  _CFFI_OP(_CFFI_OP_NOOP, 42) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "operations_length", offsetof(reshard_program_tables, operations_length),
                          sizeof(((reshard_program_tables *)0)->operations_length),
-                         _CFFI_OP(_CFFI_OP_NOOP, 18) },
+                         _CFFI_OP(_CFFI_OP_NOOP, 7) },
   { "zeros", offsetof(reshard_program_tables, zeros),
              sizeof(((reshard_program_tables *)0)->zeros),
-             _CFFI_OP(_CFFI_OP_NOOP, 42) },
+             _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "zeros_length", offsetof(reshard_program_tables, zeros_length),
                     sizeof(((reshard_program_tables *)0)->zeros_length),
-                    _CFFI_OP(_CFFI_OP_NOOP, 18) },
+                    _CFFI_OP(_CFFI_OP_NOOP, 7) },
   { "extents", offsetof(reshard_program_tables, extents),
                sizeof(((reshard_program_tables *)0)->extents),
-               _CFFI_OP(_CFFI_OP_NOOP, 42) },
+               _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "extents_length", offsetof(reshard_program_tables, extents_length),
                       sizeof(((reshard_program_tables *)0)->extents_length),
-                      _CFFI_OP(_CFFI_OP_NOOP, 18) },
+                      _CFFI_OP(_CFFI_OP_NOOP, 7) },
   { "num_buffers", offsetof(reshard_program_tables, num_buffers),
                    sizeof(((reshard_program_tables *)0)->num_buffers),
-                   _CFFI_OP(_CFFI_OP_NOOP, 11) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 19) },
   { "chunk_bytes", offsetof(reshard_program_tables, chunk_bytes),
                    sizeof(((reshard_program_tables *)0)->chunk_bytes),
-                   _CFFI_OP(_CFFI_OP_NOOP, 11) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 19) },
   { "size", offsetof(reshard_run_options, size),
             sizeof(((reshard_run_options *)0)->size),
-            _CFFI_OP(_CFFI_OP_NOOP, 18) },
+            _CFFI_OP(_CFFI_OP_NOOP, 7) },
   { "run_id", offsetof(reshard_run_options, run_id),
               sizeof(((reshard_run_options *)0)->run_id),
-              _CFFI_OP(_CFFI_OP_NOOP, 18) },
+              _CFFI_OP(_CFFI_OP_NOOP, 7) },
   { "timeout_ns", offsetof(reshard_run_options, timeout_ns),
                   sizeof(((reshard_run_options *)0)->timeout_ns),
-                  _CFFI_OP(_CFFI_OP_NOOP, 11) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 19) },
   { "num_threads", offsetof(reshard_run_options, num_threads),
                    sizeof(((reshard_run_options *)0)->num_threads),
                    _CFFI_OP(_CFFI_OP_NOOP, 1) },
@@ -1431,65 +1521,65 @@ static const struct _cffi_field_s _cffi_fields[] = {
                 _CFFI_OP(_CFFI_OP_NOOP, 1) },
   { "size", offsetof(reshard_run_stats, size),
             sizeof(((reshard_run_stats *)0)->size),
-            _CFFI_OP(_CFFI_OP_NOOP, 18) },
+            _CFFI_OP(_CFFI_OP_NOOP, 7) },
   { "bytes_sent", offsetof(reshard_run_stats, bytes_sent),
                   sizeof(((reshard_run_stats *)0)->bytes_sent),
-                  _CFFI_OP(_CFFI_OP_NOOP, 11) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 19) },
   { "bytes_received", offsetof(reshard_run_stats, bytes_received),
                       sizeof(((reshard_run_stats *)0)->bytes_received),
-                      _CFFI_OP(_CFFI_OP_NOOP, 11) },
+                      _CFFI_OP(_CFFI_OP_NOOP, 19) },
   { "bytes_local", offsetof(reshard_run_stats, bytes_local),
                    sizeof(((reshard_run_stats *)0)->bytes_local),
-                   _CFFI_OP(_CFFI_OP_NOOP, 11) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 19) },
   { "chunks", offsetof(reshard_run_stats, chunks),
               sizeof(((reshard_run_stats *)0)->chunks),
-              _CFFI_OP(_CFFI_OP_NOOP, 11) },
+              _CFFI_OP(_CFFI_OP_NOOP, 19) },
   { "ns_pack", offsetof(reshard_run_stats, ns_pack),
                sizeof(((reshard_run_stats *)0)->ns_pack),
-               _CFFI_OP(_CFFI_OP_NOOP, 11) },
+               _CFFI_OP(_CFFI_OP_NOOP, 19) },
   { "ns_unpack", offsetof(reshard_run_stats, ns_unpack),
                  sizeof(((reshard_run_stats *)0)->ns_unpack),
-                 _CFFI_OP(_CFFI_OP_NOOP, 11) },
+                 _CFFI_OP(_CFFI_OP_NOOP, 19) },
   { "ns_wait", offsetof(reshard_run_stats, ns_wait),
                sizeof(((reshard_run_stats *)0)->ns_wait),
-               _CFFI_OP(_CFFI_OP_NOOP, 11) },
+               _CFFI_OP(_CFFI_OP_NOOP, 19) },
   { "ns_total", offsetof(reshard_run_stats, ns_total),
                 sizeof(((reshard_run_stats *)0)->ns_total),
-                _CFFI_OP(_CFFI_OP_NOOP, 11) },
+                _CFFI_OP(_CFFI_OP_NOOP, 19) },
   { "peak_staging_bytes", offsetof(reshard_run_stats, peak_staging_bytes),
                           sizeof(((reshard_run_stats *)0)->peak_staging_bytes),
-                          _CFFI_OP(_CFFI_OP_NOOP, 11) },
+                          _CFFI_OP(_CFFI_OP_NOOP, 19) },
 };
 
 static const struct _cffi_struct_union_s _cffi_struct_unions[] = {
-  { "reshard_communicator", 43, _CFFI_F_OPAQUE,
+  { "reshard_communicator", 50, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "reshard_program", 44, _CFFI_F_OPAQUE,
+  { "reshard_program", 51, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "reshard_program_info", 45, _CFFI_F_CHECK_FIELDS,
+  { "reshard_program_info", 52, _CFFI_F_CHECK_FIELDS,
     sizeof(reshard_program_info), offsetof(struct _cffi_align__reshard_program_info, y), 0, 8 },
-  { "reshard_program_tables", 46, _CFFI_F_CHECK_FIELDS,
+  { "reshard_program_tables", 53, _CFFI_F_CHECK_FIELDS,
     sizeof(reshard_program_tables), offsetof(struct _cffi_align__reshard_program_tables, y), 8, 11 },
-  { "reshard_run_options", 47, _CFFI_F_CHECK_FIELDS,
+  { "reshard_run_options", 54, _CFFI_F_CHECK_FIELDS,
     sizeof(reshard_run_options), offsetof(struct _cffi_align__reshard_run_options, y), 19, 5 },
-  { "reshard_run_stats", 48, _CFFI_F_CHECK_FIELDS,
+  { "reshard_run_stats", 55, _CFFI_F_CHECK_FIELDS,
     sizeof(reshard_run_stats), offsetof(struct _cffi_align__reshard_run_stats, y), 24, 10 },
 };
 
 static const struct _cffi_enum_s _cffi_enums[] = {
-  { "$1", 41, _cffi_prim_int(4, 0),
+  { "$1", 49, _cffi_prim_int(4, 0),
     "RESHARD_STATUS_OK,RESHARD_STATUS_INVALID_ARGUMENT,RESHARD_STATUS_UNSUPPORTED,RESHARD_STATUS_OUT_OF_MEMORY,"
     "RESHARD_STATUS_SYSTEM,RESHARD_STATUS_TIMEOUT,RESHARD_STATUS_PEER_LOST,RESHARD_STATUS_ABORTED,RESHARD_STATUS_PROTOCOL,"
     "RESHARD_STATUS_INVALID_STATE,RESHARD_STATUS_IN_PROGRESS,RESHARD_STATUS_INTERNAL" },
 };
 
 static const struct _cffi_typename_s _cffi_typenames[] = {
-  { "reshard_communicator", 43 },
-  { "reshard_program", 44 },
-  { "reshard_program_info", 45 },
-  { "reshard_program_tables", 46 },
-  { "reshard_run_options", 47 },
-  { "reshard_run_stats", 48 },
+  { "reshard_communicator", 50 },
+  { "reshard_program", 51 },
+  { "reshard_program_info", 52 },
+  { "reshard_program_tables", 53 },
+  { "reshard_run_options", 54 },
+  { "reshard_run_stats", 55 },
   { "reshard_status", 1 },
 };
 
@@ -1500,12 +1590,12 @@ static const struct _cffi_type_context_s _cffi_type_context = {
   _cffi_struct_unions,
   _cffi_enums,
   _cffi_typenames,
-  24,  /* num_globals */
+  25,  /* num_globals */
   6,  /* num_struct_unions */
   1,  /* num_enums */
   7,  /* num_typenames */
   NULL,  /* no includes */
-  51,  /* num_types */
+  58,  /* num_types */
   0,  /* flags */
 };
 

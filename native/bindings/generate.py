@@ -39,7 +39,11 @@ def source_of_cdef(cdef: str) -> str:
         cdef_path.write_text(cdef)
         prelude_path.write_text(PRELUDE)
         command = [sys.executable, "-m", "cffi.gen_src", "read-sources", MODULE]
-        subprocess.run([*command, str(cdef_path), str(prelude_path), str(output_path)], check=True)
+        subprocess.run(
+            [*command, str(cdef_path), str(prelude_path), str(output_path)],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
         return output_path.read_text()
 
 

@@ -8,6 +8,7 @@
 #include "communicator.h"
 #include "cpu_features.h"
 #include "executor.h"
+#include "fingerprint_table.h"
 #include "program_table.h"
 #include "reshard/reshard.h"
 #include "status.h"
@@ -213,6 +214,19 @@ reshard_status reshard_program_cancel(reshard_program* program, const char* reas
   return guarded([&] {
     require(program, "program");
     program->executor.cancel(reason == nullptr ? "the run was cancelled" : reason);
+    return RESHARD_STATUS_OK;
+  });
+}
+
+reshard_status reshard_fingerprint(const int64_t* regions, uint64_t regions_length,
+                                   void* const* buffers, uint64_t num_buffers, uint64_t* sums,
+                                   uint64_t num_slots) {
+  return guarded([&] {
+    if (num_buffers > 0) require(buffers, "buffers");
+    if (num_slots > 0) require(sums, "sums");
+    reshard::add_fingerprints(as_table(regions, regions_length, "regions"), buffers,
+                              static_cast<std::size_t>(num_buffers), sums,
+                              static_cast<std::size_t>(num_slots));
     return RESHARD_STATUS_OK;
   });
 }

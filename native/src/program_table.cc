@@ -19,35 +19,6 @@ constexpr std::int64_t kMinChunkBytes = 16;  // the widest element
 constexpr std::int64_t kMaxChunkBytes = std::int64_t{1} << 30;
 constexpr std::int64_t kMaxRank = std::numeric_limits<std::int32_t>::max();
 
-[[noreturn]] void refuse(const std::string& message) {
-  throw Error(StatusCode::kInvalidArgument, message);
-}
-
-// A row of a table with variable-length rows.
-class RowReader {
- public:
-  RowReader(const char* name, Table table) : name_(name), table_(table) {}
-
-  bool at_end() const { return position_ == table_.length; }
-
-  // The next `count` values; `row` says where we are in messages.
-  const std::int64_t* take(std::int64_t count, std::int64_t row) {
-    const std::size_t left = table_.length - position_;
-    if (count < 0 || static_cast<std::size_t>(count) > left) {
-      refuse(text(name_, " table, row ", row, ": ", count, " more values expected but ", left,
-                  " are left of ", table_.length, "."));
-    }
-    const std::int64_t* values = table_.data + position_;
-    position_ += static_cast<std::size_t>(count);
-    return values;
-  }
-
- private:
-  const char* name_;
-  Table table_;
-  std::size_t position_ = 0;
-};
-
 struct Extent {
   std::int64_t low;
   std::int64_t high;
@@ -66,49 +37,6 @@ bool touched_range(const StridedBox& box, std::int64_t offset, std::int64_t elem
     if (__builtin_add_overflow(end, reach, &end)) return false;
   }
   return true;
-}
-
-// Number of elements of a box; throws when elements x element_size does not fit 62 bits.
-std::int64_t count_elements(const std::string& where, const StridedBox& box,
-                            std::int64_t element_size) {
-  std::int64_t elements = 1;
-  for (int dim = 0; dim < box.ndim; ++dim) {
-    if (box.size[dim] == 0) return 0;
-  }
-  for (int dim = 0; dim < box.ndim; ++dim) {
-    std::int64_t nbytes = 0;
-    if (__builtin_mul_overflow(elements, box.size[dim], &elements) ||
-        __builtin_mul_overflow(elements, element_size, &nbytes) ||
-        nbytes > (std::numeric_limits<std::int64_t>::max() >> 1)) {
-      refuse(text(where, "the sizes multiply to more than 2^62 bytes."));
-    }
-  }
-  return elements;
-}
-
-StridedBox read_box(const std::string& where, std::int64_t ndim, const std::int64_t* sizes,
-                    const std::int64_t* strides) {
-  StridedBox box{};
-  box.ndim = static_cast<int>(ndim);
-  for (int dim = 0; dim < box.ndim; ++dim) {
-    if (sizes[dim] < 0) refuse(text(where, "size ", sizes[dim], " of dim ", dim, " is negative."));
-    box.size[dim] = sizes[dim];
-    box.stride[dim] = strides[dim];
-  }
-  return box;
-}
-
-void check_ndim(const std::string& where, std::int64_t ndim) {
-  if (ndim < 0 || ndim > kMaxDims) {
-    refuse(text(where, "ndim ", ndim, " is not in 0..", kMaxDims, "."));
-  }
-}
-
-DType read_dtype(const std::string& where, const char* which, std::int64_t code) {
-  if (!is_dtype(code)) {
-    refuse(text(where, which, " dtype code ", code, " is not in 0..", kNumDTypes - 1, "."));
-  }
-  return static_cast<DType>(code);
 }
 
 void check_no_double_write(const std::string& where, const StridedBox& box) {
@@ -163,7 +91,7 @@ class ProgramReader {
   }
 
   void read_streams() {
-    RowReader reader("streams", tables_.streams);
+    TableReader reader("streams", tables_.streams);
     std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t>, std::int64_t> seen;
     for (std::int64_t row = 0; !reader.at_end(); ++row) {
       const std::int64_t* values = reader.take(kStreamColumns, row);
@@ -189,31 +117,29 @@ class ProgramReader {
   }
 
   void read_operations() {
-    RowReader reader("operations", tables_.operations);
+    TableReader reader("operations", tables_.operations);
     for (std::int64_t row = 0; !reader.at_end(); ++row) read_operation(reader, row);
     std::stable_sort(program_.operations.begin(), program_.operations.end(),
                      [](const Operation& a, const Operation& b) { return a.stream < b.stream; });
   }
 
-  void read_operation(RowReader& reader, std::int64_t row) {
+  void read_operation(TableReader& reader, std::int64_t row) {
     const std::int64_t* head = reader.take(kOperationColumns, row);
     const auto num_streams = static_cast<std::int64_t>(program_.streams.size());
-    if (head[0] < 0 || head[0] >= num_streams) {
-      refuse(text("operations table, row ", row, ": stream ", head[0], " is not in 0..",
-                  num_streams - 1, "."));
-    }
-    const Stream& stream = program_.streams[static_cast<std::size_t>(head[0])];
+    const std::size_t s =
+        read_index(text("operations table, row ", row, ": "), "stream", head[0], num_streams);
+    const Stream& stream = program_.streams[s];
     const std::string where = text("operations table, row ", row, ", ", describe(stream), ": ");
     Operation operation{};
-    operation.stream = static_cast<std::uint32_t>(head[0]);
-    operation.buffer = check_buffer(where, head[1]);
+    operation.stream = static_cast<std::uint32_t>(s);
+    operation.buffer = read_buffer(where, head[1]);
     operation.offset_bytes = head[2];
     operation.memory = read_dtype(where, "memory", head[3]);
     operation.wire = read_dtype(where, "wire", head[4]);
     check_cast(where, stream.direction, operation);
-    check_ndim(where, head[5]);
-    const std::int64_t* dims = reader.take(2 * head[5], row);
-    const StridedBox box = read_box(where, head[5], dims, dims + head[5]);
+    const int ndim = read_ndim(where, head[5]);
+    const std::int64_t* dims = reader.take(2 * ndim, row);
+    const StridedBox box = read_box(where, ndim, dims, dims + ndim);
     operation.elements =
         count_elements(where, box, std::max(size_of(operation.memory), size_of(operation.wire)));
     if (operation.elements == 0) return;
@@ -236,20 +162,20 @@ class ProgramReader {
   }
 
   void read_zeros() {
-    RowReader reader("zeros", tables_.zeros);
+    TableReader reader("zeros", tables_.zeros);
     for (std::int64_t row = 0; !reader.at_end(); ++row) {
       const std::int64_t* head = reader.take(kZeroColumns, row);
       const std::string where = text("zeros table, row ", row, ": ");
       ZeroRegion region{};
-      region.buffer = check_buffer(where, head[0]);
+      region.buffer = read_buffer(where, head[0]);
       region.offset_bytes = head[1];
       region.element_size = head[2];
       if (head[2] < 1 || head[2] > kMinChunkBytes) {
         refuse(text(where, "element size ", head[2], " is not in 1..", kMinChunkBytes, "."));
       }
-      check_ndim(where, head[3]);
-      const std::int64_t* dims = reader.take(2 * head[3], row);
-      const StridedBox box = read_box(where, head[3], dims, dims + head[3]);
+      const int ndim = read_ndim(where, head[3]);
+      const std::int64_t* dims = reader.take(2 * ndim, row);
+      const StridedBox box = read_box(where, ndim, dims, dims + ndim);
       if (count_elements(where, box, region.element_size) == 0) continue;
       check_extent(where, box, region.offset_bytes, region.element_size, region.buffer);
       region.box = coalesce(box, region.element_size);
@@ -257,11 +183,8 @@ class ProgramReader {
     }
   }
 
-  std::uint32_t check_buffer(const std::string& where, std::int64_t buffer) {
-    if (buffer < 0 || buffer >= tables_.num_buffers) {
-      refuse(text(where, "buffer ", buffer, " is not in 0..", tables_.num_buffers - 1, "."));
-    }
-    return static_cast<std::uint32_t>(buffer);
+  std::uint32_t read_buffer(const std::string& where, std::int64_t buffer) const {
+    return static_cast<std::uint32_t>(read_index(where, "buffer", buffer, tables_.num_buffers));
   }
 
   // Every element must lie inside the extent that the caller gave for the buffer.

@@ -2,18 +2,12 @@
 #ifndef RESHARD_NATIVE_SRC_PROGRAM_TABLE_H_
 #define RESHARD_NATIVE_SRC_PROGRAM_TABLE_H_
 
-#include <cstddef>
 #include <cstdint>
 
 #include "program.h"
+#include "table_reader.h"
 
 namespace reshard {
-
-// A flat table of int64; borrowed.
-struct Table {
-  const std::int64_t* data;
-  std::size_t length;
-};
 
 // The layout of each table is documented at `reshard_program_tables` in reshard.h.
 struct ProgramTables {

@@ -176,6 +176,18 @@ RESHARD_API reshard_status reshard_program_progress(reshard_program* program, in
  * when there is no run. */
 RESHARD_API reshard_status reshard_program_cancel(reshard_program* program, const char* reason);
 
+/* ---- fingerprint ----------------------------------------------------------------------------- */
+
+/* Adds to sums[slot] the layout-independent fingerprint of every region of a table, modulo 2^64.
+ *   regions: rows of 8 + 3 * ndim: slot, buffer, offset_bytes, memory dtype code, stored dtype code
+ *            (elements are cast to it first), seed (64 bits), ndim, sizes, strides in bytes, index
+ *            strides, index base. Element (i0, ..) has the canonical index base + sum i_k *
+ * stride_k. buffers: num_buffers pointers; the caller answers for what the regions touch. Any
+ * thread. Errors: INVALID_ARGUMENT, UNSUPPORTED, naming the row; the sums are unchanged then. */
+RESHARD_API reshard_status reshard_fingerprint(const int64_t* regions, uint64_t regions_length,
+                                               void* const* buffers, uint64_t num_buffers,
+                                               uint64_t* sums, uint64_t num_slots);
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

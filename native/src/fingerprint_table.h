@@ -1,0 +1,20 @@
+// Reads the region table of a fingerprint request and adds up its rows.
+#ifndef RESHARD_NATIVE_SRC_FINGERPRINT_TABLE_H_
+#define RESHARD_NATIVE_SRC_FINGERPRINT_TABLE_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "table_reader.h"
+
+namespace reshard {
+
+// Adds the fingerprint of every region to sums[slot]. The layout of the table is documented at
+// reshard_fingerprint in reshard.h. Throws kInvalidArgument or kUnsupported naming the row; sums
+// are unchanged then.
+void add_fingerprints(Table table, void* const* buffers, std::size_t num_buffers,
+                      std::uint64_t* sums, std::size_t num_slots);
+
+}  // namespace reshard
+
+#endif  // RESHARD_NATIVE_SRC_FINGERPRINT_TABLE_H_
