@@ -1,0 +1,75 @@
+"""What a benchmark run found: plain records that become JSON, and the sums over rounds."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+
+from benchmarks.machine import Machine
+
+__all__ = ["CaseResult", "MethodResult", "RefitResults", "Spread"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread:
+    """Median, smallest and largest of repeated measurements."""
+
+    median: float
+    low: float
+    high: float
+    count: int
+
+    @classmethod
+    def of(cls, values: list[float]) -> Spread:
+        """Sums up at least one value."""
+        return cls(statistics.median(values), min(values), max(values), len(values))
+
+
+@dataclasses.dataclass(frozen=True)
+class MethodResult:
+    """One method in one case.
+
+    Memory is the largest of any process of the side, beyond its own shards; `shared_files_bytes` is
+    what lies in /dev/shm besides. `verified` means that every bit of every destination was right.
+    """
+
+    method: str
+    about: str
+    verified: bool
+    complaints: list[str]
+    set_up_s: float
+    first_s: float
+    seconds: Spread
+    cpu_seconds: Spread
+    source_extra_bytes: int
+    destination_extra_bytes: int
+    shared_files_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class CaseResult:
+    """All methods on one workload and layout pair, run side by side in the same processes."""
+
+    workload: str
+    pair: str
+    about: str
+    num_sources: int
+    num_destinations: int
+    model_bytes: int
+    delivered_bytes: int
+    negative_control: str
+    methods: list[MethodResult]
+    skipped: dict[str, str]
+
+    def method(self, name: str) -> MethodResult | None:
+        """Returns the result of one method, or None where it did not run."""
+        return next((found for found in self.methods if found.method == name), None)
+
+
+@dataclasses.dataclass(frozen=True)
+class RefitResults:
+    """One run of the refit benchmark."""
+
+    machine: Machine
+    command: str
+    cases: list[CaseResult]
