@@ -34,6 +34,13 @@ class AnyLayout(Protocol):
     def ranks(self) -> tuple[int, ...]:
         """Ranks that may hold elements, in the order of the layout."""
 
+    @property
+    def pattern(self) -> object:
+        """What the layout is apart from rank numbers; equal patterns differ in `ranks` only."""
+
+    def position(self, rank: int) -> int | None:
+        """Returns the index of a rank in `ranks`, or None."""
+
     def check(self, shape: tuple[int, ...]) -> None:
         """Raises LayoutError if the layout does not fit a tensor of this shape."""
 
@@ -141,6 +148,16 @@ class Layout:
     def ranks(self) -> tuple[int, ...]:
         """The ranks of the mesh, in mesh order."""
         return self.mesh.ranks
+
+    @property
+    def pattern(self) -> object:
+        """Mesh shape, placements, order of axes and division."""
+        order = tuple(self.mesh.axis_names.index(name) for name in self.order)
+        return self.mesh.shape, self.placements, order, self.division
+
+    def position(self, rank: int) -> int | None:
+        """Returns the row-major position of a rank in the mesh, or None."""
+        return self.mesh.position(rank)
 
     def axes_of_dim(self, dim: int) -> tuple[int, ...]:
         """Returns the mesh axes that cut a tensor dim, major first."""
@@ -287,6 +304,16 @@ class BoxLayout:
     def ranks(self) -> tuple[int, ...]:
         """The listed ranks, ascending."""
         return tuple(rank for rank, _ in self.entries)
+
+    @property
+    def pattern(self) -> object:
+        """The layout itself: boxes are told apart by rank."""
+        return self
+
+    def position(self, rank: int) -> int | None:
+        """Returns the index of a rank among the listed ones, or None."""
+        ranks = self.ranks
+        return ranks.index(rank) if rank in ranks else None
 
     def check(self, shape: tuple[int, ...]) -> None:
         """Raises LayoutError if a box reaches outside the tensor."""

@@ -21,7 +21,7 @@ class SegmentedLayout:
     Args:
         dim: the dim along which segments are joined.
         lengths: length of each segment along `dim`, in stored elements.
-        layouts: layout of each segment, over the same ranks.
+        layouts: layout of each segment, over the same ranks in the same order.
 
     Raises:
         LayoutError: if counts differ or the layouts are over different ranks.
@@ -50,14 +50,25 @@ class SegmentedLayout:
                 f"{len(self.lengths)} segment lengths and {len(self.layouts)} layouts; "
                 "give one layout per segment, at least one."
             )
-        ranks = {tuple(sorted(layout.ranks)) for layout in self.layouts}
+        ranks = {layout.ranks for layout in self.layouts}
         if len(ranks) != 1:
-            raise LayoutError(f"segments are laid out over different ranks: {sorted(ranks)}.")
+            raise LayoutError(
+                f"segments are laid out over different ranks, or in another order: {sorted(ranks)}."
+            )
 
     @property
     def ranks(self) -> tuple[int, ...]:
         """The ranks of the first segment's layout."""
         return self.layouts[0].ranks
+
+    @property
+    def pattern(self) -> object:
+        """The patterns of the segments."""
+        return self.dim, self.lengths, tuple(layout.pattern for layout in self.layouts)
+
+    def position(self, rank: int) -> int | None:
+        """Returns the index of a rank in `ranks`, or None."""
+        return self.layouts[0].position(rank)
 
     @property
     def starts(self) -> tuple[int, ...]:

@@ -1,0 +1,216 @@
+"""Sends and receives of one rank by interval arithmetic, for layouts that are grids.
+
+In a grid a rank's region is a product of per-dim intervals, so overlaps of two regions are products of
+overlaps of intervals, and no rank looks at anybody else's work. Logical dims that a stored dim merges
+are kept together in one *component*; within a component a region is a short list of boxes. A mesh
+position is a sum of one number per component and one for the replicas, so the holders of a region are
+found by addition.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from itertools import product
+from typing import NamedTuple
+
+from reshard.layout import Layout
+from reshard.logical_space import Bounds, LogicalRow, Side
+from reshard.placement import Replicate
+
+__all__ = ["CellTable", "GridSide", "Overlap", "NotAGrid", "components_of"]
+
+
+class NotAGrid(Exception):
+    """The two sides have no product structure; boxes have to be compared one by one."""
+
+
+class Overlap(NamedTuple):
+    """A cell of the other side that meets one of ours: its number, its box, the common box."""
+
+    cell: int
+    theirs: Bounds
+    common: Bounds
+
+
+def components_of(src: Side, dst: Side, ndim: int) -> list[tuple[int, ...]]:
+    """Returns groups of logical dims that a stored dim of either side merges, in order.
+
+    Stored dims without logical dims (one slice of a stack) need no group here; they only decide which
+    ranks hold anything, and `GridSide` gives them cells of their own.
+    """
+    parent = list(range(ndim))
+
+    def root(dim: int) -> int:
+        while parent[dim] != dim:
+            dim = parent[dim]
+        return dim
+
+    for row in (*src.rows, *dst.rows):
+        for dim in row.dims[1:]:
+            a, b = sorted((root(row.dims[0]), root(dim)))
+            parent[b] = a
+    groups: dict[int, list[int]] = {}
+    for dim in range(ndim):
+        groups.setdefault(root(dim), []).append(dim)
+    return [tuple(group) for group in groups.values()]
+
+
+class CellTable:
+    """The cells into which one side cuts one component, and how to find those that meet a box."""
+
+    def __init__(self, dims: tuple[int, ...], side: Side, layout: Layout) -> None:
+        self.dims = dims
+        stored = [
+            k for k, row in enumerate(side.rows) if (set(row.dims) & set(dims) if dims else not row.dims)
+        ]
+        has_repeat = any(
+            digit.dim < 0 and digit.last - digit.first > 1
+            for k in stored
+            for digit in side.rows[k].digits
+        )
+        numbers: dict[tuple[Bounds, ...], int] = {}
+        self.positions: list[list[int]] = []
+        self._cell_of_part: list[int] = []
+        self._axes: list[tuple[int, int, int]] = []
+        self._decode_axes(stored, layout)
+        per_dim = [_parts_of_row(side.rows[k], layout.runs_of_dim(k, side.shape[k])) for k in stored]
+        order = [dim for k in stored for dim in side.rows[k].dims]
+        permutation = [order.index(dim) for dim in dims]
+        for number, parts in enumerate(product(*per_dim)):
+            boxes = _product_boxes(parts, permutation)
+            if not boxes:
+                self._cell_of_part.append(-1)
+                continue
+            key = boxes if not has_repeat else tuple(sorted(boxes))
+            cell = numbers.setdefault(key, len(numbers))
+            if cell == len(self.positions):
+                self.positions.append([])
+            self.positions[cell].append(self._position_of(number))
+            self._cell_of_part.append(cell)
+        self.cells = list(numbers)
+        if has_repeat:
+            self._check_disjoint()
+        entries = sorted(
+            (box, cell) for cell, boxes in enumerate(self.cells) for box in boxes
+        )
+        self._entries = entries
+        self._starts = [box[0][0] if box else 0 for box, _ in entries]
+
+    def _decode_axes(self, stored: list[int], layout: Layout) -> None:
+        """Lists (mesh stride, size) of the axes that cut the stored dims, major first."""
+        strides = layout.mesh.strides
+        sizes = [(axis, layout.mesh.shape[axis]) for k in stored for axis in layout.axes_of_dim(k)]
+        step = 1
+        for axis, size in reversed(sizes):
+            self._axes.append((strides[axis], size, step))
+            step *= size
+
+    def _position_of(self, part: int) -> int:
+        return sum(part // step % size * stride for stride, size, step in self._axes)
+
+    def cell_at(self, position: int) -> int:
+        """Returns the cell that the rank at a mesh position holds, or -1 for none."""
+        part = sum(position // stride % size * step for stride, size, step in self._axes)
+        return self._cell_of_part[part]
+
+    def _check_disjoint(self) -> None:
+        boxes = [box for cell in self.cells for box in cell]
+        for i, box in enumerate(boxes):
+            if any(_intersect(box, other) is not None for other in boxes[:i]):
+                raise NotAGrid
+
+    def overlaps(self, box: Bounds) -> Iterator[Overlap]:
+        """Yields the cells that meet a box of this component."""
+        if len(box) == 1:
+            low, high = box[0]
+            index = max(bisect_right(self._starts, low) - 1, 0)
+            for theirs, cell in self._entries[index:]:
+                a, b = theirs[0]
+                if a >= high:
+                    return
+                if b > low:
+                    yield Overlap(cell, theirs, ((max(a, low), min(b, high)),))
+            return
+        for theirs, cell in self._entries:
+            common = _intersect(box, theirs)
+            if common is not None:
+                yield Overlap(cell, theirs, common)
+
+
+class GridSide:
+    """One side of a geometry as a product of cell tables; ranks are positions in the mesh.
+
+    Raises:
+        NotAGrid: if the side's layout is not a mesh, or repeats overlap in part.
+    """
+
+    def __init__(self, side: Side, components: list[tuple[int, ...]]) -> None:
+        layout = side.layout
+        if not isinstance(layout, Layout):
+            raise NotAGrid
+        self.tables = [CellTable(dims, side, layout) for dims in components]
+        self._stacks = CellTable((), side, layout)
+        self._replicas = _replica_offsets(layout)
+        self._positions: dict[tuple[int, ...], tuple[int, ...]] = {}
+
+    @property
+    def is_complete(self) -> bool:
+        """True if some rank holds the slice of the stack; always, unless a stored dim is empty."""
+        return bool(self._stacks.cells)
+
+    def cells_at(self, position: int) -> tuple[int, ...] | None:
+        """Returns the cell of each component that a rank holds, or None if it holds nothing."""
+        if self._stacks.cell_at(position) < 0:
+            return None
+        cells = tuple(table.cell_at(position) for table in self.tables)
+        return None if -1 in cells else cells
+
+    def positions_of(self, cells: tuple[int, ...]) -> tuple[int, ...]:
+        """Returns the ranks that hold a region, ascending."""
+        found = self._positions.get(cells)
+        if found is None:
+            positions = self._stacks.positions[0]
+            for table, cell in zip(self.tables, cells, strict=True):
+                positions = [a + b for a in positions for b in table.positions[cell]]
+            found = tuple(sorted(a + b for a in positions for b in self._replicas))
+            self._positions[cells] = found
+        return found
+
+
+def _replica_offsets(layout: Layout) -> list[int]:
+    offsets = [0]
+    for placement, size, stride in zip(
+        layout.placements, layout.mesh.shape, layout.mesh.strides, strict=True
+    ):
+        if isinstance(placement, Replicate):
+            offsets = [a + i * stride for a in offsets for i in range(size)]
+    return offsets
+
+
+def _parts_of_row(
+    row: LogicalRow, parts: tuple[tuple[tuple[int, int], ...], ...]
+) -> list[list[Bounds]]:
+    """Returns, per part of a stored dim, the boxes of the row's logical dims that it holds."""
+    return [
+        [bounds for low, high in runs for bounds, _ in row.preimage(low, high)] for runs in parts
+    ]
+
+
+def _product_boxes(parts: tuple[list[Bounds], ...], permutation: list[int]) -> tuple[Bounds, ...]:
+    boxes = [tuple(bound for bounds in chosen for bound in bounds) for chosen in product(*parts)]
+    if len(set(boxes)) != len(boxes):
+        raise NotAGrid
+    if permutation != sorted(permutation):
+        return tuple(tuple(box[i] for i in permutation) for box in boxes)
+    return tuple(boxes)
+
+
+def _intersect(a: Bounds, b: Bounds) -> Bounds | None:
+    common = []
+    for (low, high), (other_low, other_high) in zip(a, b, strict=True):
+        start, stop = max(low, other_low), min(high, other_high)
+        if start >= stop:
+            return None
+        common.append((start, stop))
+    return tuple(common)

@@ -1,0 +1,40 @@
+"""One transfer of a geometry, from one rank's point of view."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+__all__ = ["GeometryPlan", "Leg", "canonical_order"]
+
+
+class Leg(NamedTuple):
+    """A box that goes to or comes from a peer.
+
+    Attributes:
+        peer: position of the other end in the layout of its side; a local copy has the own rank there.
+        start, stop: bounds per logical dim.
+        copy: which of the destination rank's equal pieces it fills; 0 unless it repeats elements.
+    """
+
+    peer: int
+    start: tuple[int, ...]
+    stop: tuple[int, ...]
+    copy: int
+
+
+def canonical_order(leg: Leg) -> tuple[tuple[int, ...], int, int]:
+    """Sorts legs alike on both ends of every pair of ranks."""
+    return leg.start, leg.copy, leg.peer
+
+
+class GeometryPlan(Protocol):
+    """What planners of one geometry answer, by position of a rank in its side's layout.
+
+    Legs come in canonical order.
+    """
+
+    def sends(self, position: int, rotation: int) -> tuple[Leg, ...]:
+        """Returns what a source rank sends."""
+
+    def receives(self, position: int, rotation: int) -> tuple[Leg, ...]:
+        """Returns what a destination rank receives."""

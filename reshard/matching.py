@@ -1,0 +1,239 @@
+"""Pair the tensors of the two sides by canonical name, and say what does not pair up.
+
+Nothing is skipped in silence: a destination tensor without a source, a source tensor that nobody takes,
+two sources for one name and a dtype without a rule are errors, all of them listed at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from reshard.dtypes import DType
+from reshard.errors import PlanError
+from reshard.layout import AnyLayout
+from reshard.logical_space import LogicalSpace, Side, make_logical_space
+from reshard.tensor_spec import Part, TensorSpec
+
+__all__ = ["Casts", "Geometry", "TensorPair", "match"]
+
+Casts = Iterable[tuple[str | DType, str | DType]]
+"""Allowed conversions, (source dtype, destination dtype) each."""
+
+_MAX_LISTED = 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Geometry:
+    """All that pairs of equal shapes, layout patterns and forms have in common; told by identity.
+
+    Attributes:
+        space: the logical dims.
+        src, dst: shape, layout and rows of each side. Pairs whose layouts differ in rank numbers only
+            share a geometry, so ranks are named by their position in `layout.ranks`.
+        itemsize: bytes per element on the wire.
+        is_disjoint: True if no rank is on both sides; else the layouts are exactly those of the pair.
+    """
+
+    space: LogicalSpace
+    src: Side
+    dst: Side
+    itemsize: int
+    is_disjoint: bool
+
+
+class TensorPair(NamedTuple):
+    """A canonical tensor that moves.
+
+    Attributes:
+        name: canonical name, as the destination calls it.
+        src, dst: the stored tensors.
+        geometry: shared by all pairs that differ in name only.
+        wire_dtype: the narrower of the two element types; what is sent.
+        rotation: moves the choice among replicas on from tensor to tensor.
+    """
+
+    name: str
+    src: TensorSpec
+    dst: TensorSpec
+    geometry: Geometry
+    wire_dtype: DType
+    rotation: int
+
+    @property
+    def num_elements(self) -> int:
+        """Number of elements of the canonical tensor."""
+        return self.geometry.space.num_elements
+
+
+def match(
+    src_specs: Sequence[TensorSpec],
+    dst_specs: Sequence[TensorSpec],
+    *,
+    casts: Casts = (),
+    allow_unmatched: Iterable[str] = (),
+) -> list[TensorPair]:
+    """Returns the pairs in the order of the destination's specs and parts.
+
+    Args:
+        src_specs, dst_specs: all tensors of each side.
+        casts: conversions that are wanted; without a rule dtypes must be equal.
+        allow_unmatched: shell-style patterns of canonical names that may stay without a partner.
+
+    Raises:
+        PlanError: listing every name that does not pair up, is doubly matched, differs in canonical
+            shape, or has no cast rule.
+    """
+    problems: list[str] = []
+    sources = _by_name(src_specs, problems)
+    _check_unique(dst_specs, "destination", problems)
+    matcher = _Matcher(frozenset((DType.of(a), DType.of(b)) for a, b in casts))
+    pairs: list[TensorPair] = []
+    used: set[str] = set()
+    uncovered: list[str] = []
+    for spec in dst_specs:
+        for part in spec.parts:
+            found = sources.get(part.name)
+            if found is None or part.aliases:
+                found = _find(part, spec, sources, problems)
+            if found is None:
+                uncovered.append(part.name)
+                continue
+            used.add(found[1].name)
+            try:
+                pairs.append(matcher.pair(part.name, *found, spec, part))
+            except PlanError as error:
+                problems.append(f"{part.name}: {error}")
+    allowed = tuple(allow_unmatched)
+    unused = [part.name for spec in src_specs for part in spec.parts if part.name not in used]
+    problems += _unmatched(uncovered, "destination", "no source holds", allowed)
+    problems += _unmatched(unused, "source", "no destination takes", allowed)
+    if not problems and not pairs:
+        problems.append("there is no tensor to move: source or destination gave no specs.")
+    if problems:
+        raise PlanError(_report(problems, len(src_specs), len(dst_specs), len(pairs)))
+    return pairs
+
+
+def _by_name(
+    specs: Sequence[TensorSpec], problems: list[str]
+) -> dict[str, tuple[TensorSpec, Part]]:
+    _check_unique(specs, "source", problems)
+    sources: dict[str, tuple[TensorSpec, Part]] = {}
+    for spec in specs:
+        for part in spec.parts:
+            for name in part.names:
+                other = sources.setdefault(name, (spec, part))
+                if other[1] is not part:
+                    problems.append(
+                        f"{name}: both source tensors {other[0].name!r} and {spec.name!r} provide "
+                        "it. Keep one, or declare the other name as an alias of the same storage."
+                    )
+    return sources
+
+
+def _check_unique(specs: Sequence[TensorSpec], side: str, problems: list[str]) -> None:
+    seen: set[str] = set()
+    for spec in specs:
+        if spec.name in seen:
+            problems.append(f"{spec.name}: the {side} gives this stored tensor twice.")
+        seen.add(spec.name)
+
+
+def _find(
+    part: Part,
+    spec: TensorSpec,
+    sources: dict[str, tuple[TensorSpec, Part]],
+    problems: list[str],
+) -> tuple[TensorSpec, Part] | None:
+    found = {id(sources[name][1]): sources[name] for name in part.names if name in sources}
+    if len(found) > 1:
+        stored = sorted(source.name for source, _ in found.values())
+        problems.append(
+            f"{part.name}: the destination stores {part.names} once in {spec.name!r} but the source "
+            f"holds separate tensors {stored}. Tie them in the source, or drop one name."
+        )
+    return next(iter(found.values()), None)
+
+
+def _unmatched(names: list[str], side: str, what: str, allowed: tuple[str, ...]) -> list[str]:
+    return [
+        f"{name}: {what} this {side} tensor."
+        for name in names
+        if not any(fnmatchcase(name, pattern) for pattern in allowed)
+    ]
+
+
+def _report(problems: list[str], num_src: int, num_dst: int, num_pairs: int) -> str:
+    listed = "\n  ".join(problems[:_MAX_LISTED])
+    more = len(problems) - _MAX_LISTED
+    rest = f"\n  ... and {more} more" if more > 0 else ""
+    return (
+        f"source ({num_src} tensors) and destination ({num_dst} tensors) do not fit; "
+        f"{num_pairs} names pair up, {len(problems)} problems:\n  {listed}{rest}\n"
+        "Check the forms (names are Hugging Face names), or allow names with allow_unmatched=[...]."
+    )
+
+
+@dataclass(slots=True)
+class _Counted:
+    """A geometry and the rotation of the next pair that has it."""
+
+    geometry: Geometry
+    count: int
+
+
+class _Matcher:
+    """Makes pairs, with one `Geometry` per distinct combination of shapes, layouts and forms."""
+
+    def __init__(self, casts: frozenset[tuple[DType, DType]]) -> None:
+        self._casts = casts
+        self._layout_keys: dict[tuple[int, int], tuple[object, object, bool]] = {}
+        self._numbers: dict[object, int] = {}
+        self._geometries: dict[tuple[object, ...], _Counted] = {}
+
+    def pair(
+        self, name: str, src: TensorSpec, src_part: Part, dst: TensorSpec, dst_part: Part
+    ) -> TensorPair:
+        wire = src.dtype
+        if src.dtype is not dst.dtype:
+            wire = self._wire_dtype(src.dtype, dst.dtype)
+        keys = self._layout_keys.get((id(src.layout), id(dst.layout)))
+        if keys is None:
+            keys = self._add_layouts(src.layout, dst.layout)
+        key = (*keys, src.shape, src_part.form, dst.shape, dst_part.form, wire)
+        found = self._geometries.get(key)
+        if found is None:
+            space = make_logical_space(src_part.resolve(src.shape), dst_part.resolve(dst.shape))
+            geometry = Geometry(
+                space,
+                Side(src.shape, src.layout, space.src_rows),
+                Side(dst.shape, dst.layout, space.dst_rows),
+                wire.itemsize,
+                keys[2],
+            )
+            found = self._geometries[key] = _Counted(geometry, len(self._geometries))
+        found.count += 1
+        return TensorPair(name, src, dst, found.geometry, wire, found.count)
+
+    def _add_layouts(self, src: AnyLayout, dst: AnyLayout) -> tuple[object, object, bool]:
+        """Returns a key of two layouts: their patterns, or themselves if a rank is on both sides."""
+        is_disjoint = set(src.ranks).isdisjoint(dst.ranks)
+        keys = (src.pattern, dst.pattern) if is_disjoint else (src, dst)
+        numbers = [self._numbers.setdefault(key, len(self._numbers)) for key in keys]
+        found = self._layout_keys[id(src), id(dst)] = numbers[0], numbers[1], is_disjoint
+        return found
+
+    def _wire_dtype(self, src: DType, dst: DType) -> DType:
+        if (src, dst) not in self._casts:
+            raise PlanError(
+                f"source is {src}, destination is {dst}, and no cast rule says to convert. "
+                f"Store both alike, or pass casts=[({str(src)!r}, {str(dst)!r})]."
+            )
+        if not src.can_cast_to(dst):
+            raise PlanError(
+                f"{src} cannot be cast to {dst}: casts exist between floating-point types only."
+            )
+        return dst if dst.itemsize < src.itemsize else src

@@ -1,0 +1,104 @@
+"""The obvious planner: all pairs of boxes of all ranks. Slow, global, and the oracle of the others.
+
+It shares with them only the rule that picks holders (`holders.Striping`) and the pieces of a rank.
+Users can run it to check a plan of their own layouts: `set(reference_transfers(plan.pairs))` is the
+set of transfers of all ranks.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+from reshard.holders import make_striping, rotation_of_box
+from reshard.logical_space import Side, pieces_of_rank
+from reshard.matching import TensorPair
+from reshard.tensor_spec import TensorSpec
+from reshard.transfer import Transfer
+
+__all__ = ["reference_transfers"]
+
+BoxKey = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def reference_transfers(pairs: Sequence[TensorPair]) -> Iterator[Transfer]:
+    """Yields every transfer of every rank, in no promised order."""
+    for number, pair in enumerate(pairs):
+        if pair.num_elements:
+            yield from _transfers_of_pair(number, pair)
+
+
+def _transfers_of_pair(number: int, pair: TensorPair) -> Iterator[Transfer]:
+    ndim = len(pair.geometry.space.shape)
+    held = _stored(pair.src, pair.geometry.src, ndim)
+    wanted = _stored(pair.dst, pair.geometry.dst, ndim)
+    for want, takers in wanted.items():
+        regions: dict[BoxKey, set[int]] = defaultdict(set)
+        for box, givers in held.items():
+            common = _common(box, want)
+            if common:
+                regions[common].update(rank for rank, _ in givers)
+        order = {rank: position for position, rank in enumerate(pair.src.layout.ranks)}
+        for region, ranks in _disjoint(regions).items():
+            givers_in_order = sorted(ranks, key=order.__getitem__)
+            yield from _shares(number, pair, want, region, givers_in_order, takers)
+
+
+def _disjoint(regions: dict[BoxKey, set[int]]) -> dict[BoxKey, set[int]]:
+    """Returns the regions, cut along all their edges if two of them overlap."""
+    boxes = list(regions)
+    if not any(_common(a, b) for i, a in enumerate(boxes) for b in boxes[:i]):
+        return regions
+    num_dims = range(len(boxes[0][0]))
+    edges = [sorted({edge for box in boxes for edge in (box[0][d], box[1][d])}) for d in num_dims]
+    cells: dict[BoxKey, set[int]] = defaultdict(set)
+    for bounds in product(*(zip(line, line[1:], strict=False) for line in edges)):
+        cell = tuple(a for a, _ in bounds), tuple(b for _, b in bounds)
+        for box, ranks in regions.items():
+            if _common(box, cell):
+                cells[cell] |= ranks
+    return cells
+
+
+def _shares(
+    number: int,
+    pair: TensorPair,
+    want: BoxKey,
+    region: BoxKey,
+    givers: list[int],
+    takers: list[tuple[int, int]],
+) -> Iterator[Transfer]:
+    remote = [taker for taker in takers if taker[0] not in givers]
+    for rank, copy in takers:
+        if rank in givers:
+            yield Transfer(number, rank, rank, *region, copy)
+    if not remote:
+        return
+    turn = pair.rotation + rotation_of_box(*want)
+    itemsize = pair.geometry.itemsize
+    striping = make_striping(*region, len(remote), len(givers), itemsize, turn)
+    for index, giver in enumerate(givers):
+        for share in striping.shares_of_holder(index):
+            start, stop = list(region[0]), list(region[1])
+            if striping.dim >= 0:
+                start[striping.dim], stop[striping.dim] = share.start, share.stop
+            rank, copy = remote[share.peer]
+            yield Transfer(number, giver, rank, tuple(start), tuple(stop), copy)
+
+
+def _stored(spec: TensorSpec, side: Side, ndim: int) -> dict[BoxKey, list[tuple[int, int]]]:
+    """Returns the (rank, copy) that store each distinct box, in the order of the layout's ranks."""
+    stored: dict[BoxKey, list[tuple[int, int]]] = defaultdict(list)
+    side = Side(spec.shape, spec.layout, side.rows)
+    for rank in spec.layout.ranks:
+        for piece in pieces_of_rank(side, ndim, rank):
+            box = piece.start, piece.stop
+            stored[box].append((rank, sum(r == rank for r, _ in stored[box])))
+    return stored
+
+
+def _common(a: BoxKey, b: BoxKey) -> BoxKey | None:
+    start = tuple(max(p, q) for p, q in zip(a[0], b[0], strict=True))
+    stop = tuple(min(p, q) for p, q in zip(a[1], b[1], strict=True))
+    return (start, stop) if all(p < q for p, q in zip(start, stop, strict=True)) else None

@@ -1,0 +1,305 @@
+"""The store: one thread with one socket that serves every process of both programs.
+
+The thread owns the sockets and the membership; other threads only read counters and ask it to end.
+What comes from the network is never trusted: a message that does not decode is counted and dropped,
+one that is too large costs its sender the connection. A dead process is seen when its TCP
+connection ends: at once after a kill, after the heartbeat limit when it is stopped or its machine
+is gone.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import math
+import socket
+import struct
+import threading
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Final, Self
+
+import zmq
+
+from reshard.addresses import Address, parse_address, require_token
+from reshard.control_messages import (
+    Hello,
+    MessageError,
+    ProtocolVersionError,
+    decode_request,
+    encode,
+    encode_refusal,
+)
+from reshard.errors import RendezvousError
+from reshard.membership import Membership
+from reshard.token_keys import ZAP_ENDPOINT, TokenKeys, answer_zap
+
+__all__ = ["DEFAULT_MAX_MESSAGE_BYTES", "StoreServer", "watch_events"]
+
+DEFAULT_MAX_MESSAGE_BYTES: Final = 64 << 20
+
+_logger = logging.getLogger("reshard.control")
+
+_MAX_BATCH: Final = 256  # messages served before connections and deadlines are looked at again
+_LINGER_MS: Final = 500
+_JOIN_S: Final = 10.0
+_REQUESTS_IN_FLIGHT: Final = 16  # per connection; a process has one request and a few notices
+_EVENT: Final = struct.Struct("=HI")
+_REFUSED: Final = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+_WATCHED: Final = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | _REFUSED
+_BIND_HINTS: Final = {
+    errno.EADDRINUSE: "the port is in use. Choose another, or port 0 for a free one.",
+    errno.EADDRNOTAVAIL: "no interface of this machine has this address.",
+    errno.EACCES: "this user may not use the port. Choose one above 1023.",
+}
+
+
+class StoreServer:
+    """Serves a store until it is closed.
+
+    Args:
+        address: `tcp://host:port` to bind; port 0 takes a free one.
+        token: secret that every process must know; required off loopback.
+        max_message_bytes: largest frame accepted; it bounds what one process may send at once.
+        max_members: how many processes may be connected.
+        heartbeat_interval_s: how often each connection is checked.
+        heartbeat_timeout_s: silence after which a connection counts as dead. Must be longer than
+            the largest message takes to arrive.
+
+    Raises:
+        RendezvousError: the address is in use, not ours, malformed, or lacks a token.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        token: str | None = None,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        max_members: int = 4096,
+        heartbeat_interval_s: float = 1.0,
+        heartbeat_timeout_s: float = 5.0,
+    ) -> None:
+        wanted = parse_address(address)
+        require_token(wanted, token)
+        self.messages_received = 0
+        self.messages_refused = 0
+        self.handshakes_refused = 0
+        self._keys = None if token is None else TokenKeys.derive(token)
+        self._membership = Membership(max_members=max_members, max_message_bytes=max_message_bytes)
+        self._generations: dict[int, int] = {}
+        self._connections: dict[tuple[int, int], bytes] = {}
+        self._context = zmq.Context()
+        try:
+            self._router = self._open_router(
+                max_message_bytes, heartbeat_interval_s, heartbeat_timeout_s
+            )
+            self._zap = self._open_zap()
+            self._events = watch_events(self._router, _WATCHED)
+            self._address = self._bind(wanted)
+        except BaseException:
+            self._context.destroy(linger=0)
+            raise
+        self._wake_sender, self._wake_receiver = socket.socketpair()
+        self._thread = threading.Thread(target=self._serve, name="reshard-store", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def address(self) -> str:
+        """The address that is bound, with its real port."""
+        return str(self._address)
+
+    @property
+    def local_address(self) -> str:
+        """The address under which processes of this machine reach the store."""
+        return str(self._address.reachable_here())
+
+    def close(self) -> None:
+        """Tells everybody who waits that the store ends, and frees everything; idempotent."""
+        if self._context.closed:
+            return
+        self._wake_sender.close()
+        self._thread.join(_JOIN_S)
+        if self._thread.is_alive():
+            raise RendezvousError(f"the store at {self.address} did not end in {_JOIN_S} s.")
+        self._wake_receiver.close()
+        self._context.term()
+
+    def _open_router(
+        self, max_message_bytes: int, interval_s: float, timeout_s: float
+    ) -> zmq.Socket[bytes]:
+        router = self._context.socket(zmq.ROUTER)
+        router.linger = _LINGER_MS
+        router.maxmsgsize = max_message_bytes
+        router.rcvhwm = _REQUESTS_IN_FLIGHT
+        router.heartbeat_ivl = round(interval_s * 1000)
+        router.heartbeat_timeout = round(timeout_s * 1000)
+        if self._keys is not None:
+            router.curve_server = 1
+            router.curve_publickey = self._keys.server_public
+            router.curve_secretkey = self._keys.server_secret
+            router.zap_domain = b"reshard"
+        return router
+
+    def _open_zap(self) -> zmq.Socket[bytes] | None:
+        """Opens the socket at which libzmq asks whether a client's key is known."""
+        if self._keys is None:
+            return None
+        zap = self._context.socket(zmq.REP)
+        zap.linger = 0
+        zap.bind(ZAP_ENDPOINT)
+        return zap
+
+    def _bind(self, wanted: Address) -> Address:
+        numeric = wanted.resolve()
+        self._router.ipv6 = ":" in numeric.host
+        port = "*" if wanted.port == 0 else str(wanted.port)
+        endpoint = str(numeric).rpartition(":")[0]
+        try:
+            self._router.bind(f"{endpoint}:{port}")
+        except zmq.ZMQError as error:
+            hint = _BIND_HINTS.get(error.errno or 0, "check the address.")
+            raise RendezvousError(f"cannot bind {wanted}: {error.strerror}; {hint}") from error
+        bound = self._router.last_endpoint.decode().rstrip("\x00")
+        return wanted.with_port(int(bound.rpartition(":")[2]))
+
+    # In the thread
+
+    def _serve(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._router, zmq.POLLIN)
+        poller.register(self._events, zmq.POLLIN)
+        poller.register(self._wake_receiver.fileno(), zmq.POLLIN)
+        if self._zap is not None:
+            poller.register(self._zap, zmq.POLLIN)
+        try:
+            while True:
+                ready = poller.poll(self._milliseconds_to_deadline())
+                if any(source == self._wake_receiver.fileno() for source, _ in ready):
+                    break
+                self._answer_zap()
+                lost = self._read_events()
+                self._receive_batch(lost)
+                self._forget(lost)
+                self._membership.expire(time.monotonic())
+                self._send_outbox()
+            self._membership.close(f"the store at {self.address} was closed.")
+            self._send_outbox()
+        finally:
+            # Whatever ended the thread, the processes must find their connections closed.
+            self._router.disable_monitor()
+            self._events.close(linger=0)
+            if self._zap is not None:
+                self._zap.close(linger=0)
+            self._router.close(linger=_LINGER_MS)
+
+    def _milliseconds_to_deadline(self) -> int | None:
+        deadline = self._membership.next_deadline
+        if deadline == math.inf:
+            return None
+        return max(0, math.ceil((deadline - time.monotonic()) * 1000))
+
+    def _receive_batch(self, lost: list[bytes]) -> None:
+        for _ in range(_MAX_BATCH):
+            try:
+                frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            self.messages_received += 1
+            self._receive(frames, lost)
+            self._send_outbox()
+
+    def _receive(self, frames: Sequence[zmq.Frame], lost: list[bytes]) -> None:
+        connection = frames[0].bytes
+        if not 2 <= len(frames) <= 3:
+            self._refuse(f"control message of {len(frames) - 1} frames")
+            return
+        try:
+            request = decode_request(frames[1].bytes)
+        except ProtocolVersionError as error:
+            self._refuse(str(error))
+            self._router.send_multipart([connection, encode_refusal(str(error))], zmq.NOBLOCK)
+            return
+        except MessageError as error:
+            self._refuse(str(error))
+            return
+        if isinstance(request, Hello):
+            lost += self._read_events()
+            self._connections[self._key_of(frames[0].get(zmq.SRCFD))] = connection
+        payload = frames[2].bytes if len(frames) == 3 else b""
+        self._membership.receive(connection, request, payload, time.monotonic())
+
+    def _refuse(self, text: str) -> None:
+        self.messages_refused += 1
+        _logger.warning("store %s refused a message: %s", self.address, text)
+
+    def _send_outbox(self) -> None:
+        for connection, reply, frames in self._membership.take_outbox():
+            # Never blocks and never fails for a peer that is gone: a ROUTER drops what it cannot
+            # deliver, and the end of the connection tells the rest.
+            self._router.send_multipart((connection, encode(reply), *frames), zmq.NOBLOCK)
+
+    def _read_events(self) -> list[bytes]:
+        """Returns the connections that have ended.
+
+        A process is known by its routing id, a closed TCP connection by its file descriptor. All
+        events come from one I/O thread, and a descriptor is accepted again before its new owner
+        can say hello, so descriptor and number of its acceptance together name one connection.
+        """
+        lost: list[bytes] = []
+        while self._events.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            kind, value = _EVENT.unpack(self._events.recv_multipart()[0])
+            if kind == zmq.EVENT_ACCEPTED:
+                self._generations[value] = self._generations.get(value, 0) + 1
+            elif kind == zmq.EVENT_DISCONNECTED:
+                connection = self._connections.pop(self._key_of(value), None)
+                lost += [] if connection is None else [connection]
+            else:
+                self._count_refused_handshake()
+        return lost
+
+    def _key_of(self, descriptor: int) -> tuple[int, int]:
+        return descriptor, self._generations.get(descriptor, 0)
+
+    def _count_refused_handshake(self) -> None:
+        self.handshakes_refused += 1
+        self._membership.remark = (
+            f" {self.handshakes_refused} connections were refused "
+            "(wrong or missing token, or not a process of reshard)."
+        )
+
+    def _forget(self, lost: Sequence[bytes]) -> None:
+        for connection in lost:
+            self._membership.lose(connection, "lost its connection", time.monotonic())
+
+    def _answer_zap(self) -> None:
+        if self._zap is None or self._keys is None:
+            return
+        while self._zap.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            self._zap.send_multipart(answer_zap(self._zap.recv_multipart(), self._keys))
+
+
+def watch_events(watched: zmq.Socket[bytes], events: int) -> zmq.Socket[bytes]:
+    """Returns a socket that receives the connection events of another one.
+
+    It has no limit on its queue: libzmq's I/O thread would wait for us at a full one.
+    """
+    endpoint = f"inproc://reshard-events-{watched.underlying:x}"
+    watched.monitor(endpoint, events)
+    receiver = watched.context.socket(zmq.PAIR)
+    receiver.linger = 0
+    receiver.rcvhwm = 0
+    receiver.connect(endpoint)
+    return receiver
