@@ -10,9 +10,19 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import gc
+import os
 import pathlib
 
-__all__ = ["Memory", "descendants_of", "read_memory", "reset_peak", "settle", "shared_bytes_of"]
+__all__ = [
+    "Memory",
+    "descendants_cpu_seconds",
+    "descendants_of",
+    "proportional_bytes_of",
+    "read_memory",
+    "reset_peak",
+    "settle",
+    "shared_bytes_of",
+]
 
 _CLEAR_PEAK = "5"  # proc(5), clear_refs: reset the peak resident set size
 
@@ -66,6 +76,23 @@ def descendants_of(pid: int) -> list[int]:
         for child in task.read_text().split():
             found += [int(child), *descendants_of(int(child))]
     return found
+
+
+def descendants_cpu_seconds() -> float:
+    """Returns the processor time that living descendants of this process have used."""
+    ticks = 0
+    for pid in descendants_of(os.getpid()):
+        fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])  # utime, stime: fields 14 and 15 of proc(5)
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def proportional_bytes_of(pid: int) -> int:
+    """Returns the resident memory of a process, shared pages divided among those that map them."""
+    for line in pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    return 0
 
 
 def shared_bytes_of(folder: pathlib.Path) -> int:

@@ -55,6 +55,8 @@ class RefitWorker:
     def close(self) -> None:
         """Leaves the process groups."""
         self.close_case()
+        for method in METHODS.values():
+            method.leave()
         dist.destroy_process_group()
 
     # The case: tensors and their contents.
@@ -169,9 +171,9 @@ class RefitWorker:
         """Releases what the method holds."""
         self._methods.pop(method).tear_down()
 
-    def shared_bytes(self) -> int:
-        """Returns the size of all files of the case in shared memory."""
-        return memory.shared_bytes_of(self.case.folder)
+    def outside_bytes(self, method: str) -> int:
+        """Returns what a method holds in files in shared memory and in processes of its own."""
+        return self._methods[method].outside_bytes()
 
     # A cheap check of every timed round: spoil a sample of the elements, look at it afterwards.
 
@@ -257,5 +259,6 @@ def _ignore_known_warnings() -> None:
 
 
 def _cpu_seconds() -> float:
+    """Returns the processor time of this process and of all that it has started."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
+    return usage.ru_utime + usage.ru_stime + memory.descendants_cpu_seconds()

@@ -22,7 +22,7 @@ _HEADINGS: tuple[str, ...] = (
     "first/steady",
     "extra src MB",
     "extra dst MB",
-    "files MB",
+    "outside MB",
     "checked",
 )
 _BILLION = 10**9
@@ -87,7 +87,7 @@ def _row(case: CaseResult, method: MethodResult, limit: MethodResult | None) -> 
         f"{method.first_s / method.seconds.median:.2f}",
         f"{method.source_extra_bytes / 1e6:.1f}",
         f"{method.destination_extra_bytes / 1e6:.1f}",
-        f"{method.shared_files_bytes / 1e6:.0f}",
+        f"{method.outside_bytes / 1e6:.0f}",
         "yes" if method.verified else "WRONG",
     )
 

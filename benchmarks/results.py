@@ -29,8 +29,9 @@ class Spread:
 class MethodResult:
     """One method in one case.
 
-    Memory is the largest of any process of the side, beyond its own shards; `shared_files_bytes` is
-    what lies in /dev/shm besides. `verified` means that every bit of every destination was right.
+    Memory is the largest of any process of the side, beyond its own shards; `outside_bytes` is what
+    lies in files in shared memory or in processes of the method's own. `verified` means that every
+    bit of every destination was right.
     """
 
     method: str
@@ -43,7 +44,7 @@ class MethodResult:
     cpu_seconds: Spread
     source_extra_bytes: int
     destination_extra_bytes: int
-    shared_files_bytes: int
+    outside_bytes: int
 
 
 @dataclasses.dataclass(frozen=True)

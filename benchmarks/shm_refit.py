@@ -68,7 +68,7 @@ class _Measured:
     set_up_s: float
     first: list[RankRound]
     held: list[Memory]
-    shared_files_bytes: int
+    outside_bytes: int
     complaints: list[str]
     rehearsal: list[RankRound] = dataclasses.field(default_factory=list)
     rounds: list[list[RankRound]] = dataclasses.field(default_factory=list)
@@ -124,14 +124,14 @@ def _prepare(team: Team, name: str, version: int) -> _Measured:
     set_up = team.call("set_up", name)
     set_up_s = time.monotonic() - began
     team.call("set_version", version)
-    files_before = team.call("shared_bytes", ranks=[0])[0]
+    outside_before = sum(team.call("outside_bytes", name))
     first = _round(team, name)
     held = team.call("settled_memory")
-    files = team.call("shared_bytes", ranks=[0])[0] - files_before
+    outside = sum(team.call("outside_bytes", name)) - outside_before
     complaints: list[str] = _all(team.call("check"))
     verdict = "every bit right" if not complaints else f"WRONG: {complaints[0]}"
     report.progress(f"  {name}: {verdict}, first refit {_seconds(first):.3f} s")
-    return _Measured(name, set_up, set_up_s, first, held, files, complaints)
+    return _Measured(name, set_up, set_up_s, first, held, outside, complaints)
 
 
 def _time_in_turns(team: Team, measured: list[_Measured], repetitions: int) -> None:
@@ -194,7 +194,7 @@ def _method_result(measured: _Measured, num_sources: int) -> MethodResult:
         cpu_seconds=Spread.of([sum(rank.cpu_s for rank in ranks) for ranks in measured.rounds]),
         source_extra_bytes=max(extra[:num_sources]),
         destination_extra_bytes=max(extra[num_sources:]),
-        shared_files_bytes=measured.shared_files_bytes,
+        outside_bytes=measured.outside_bytes,
     )
 
 

@@ -13,6 +13,7 @@ from torch._C._distributed_c10d import FileStore
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
+from benchmarks import memory
 from benchmarks.layout_pairs import LayoutPair, Side
 from benchmarks.regions import Region, Transfer, region_of, transfers_of
 from benchmarks.workloads import Parameter, Workload
@@ -149,6 +150,14 @@ class Method(abc.ABC):
 
     def source_changed(self) -> None:  # noqa: B027 (most methods read the live tensors)
         """Is told that the source tensors have new contents; not timed."""
+
+    def outside_bytes(self) -> int:
+        """Returns what the method holds outside of the ranks' own processes, asked per rank."""
+        return memory.shared_bytes_of(self.case.folder) if self.case.process == 0 else 0
+
+    @classmethod  # noqa: B027 (most methods hold nothing)
+    def leave(cls) -> None:
+        """Releases what outlives a case; called once before the process ends."""
 
     @abc.abstractmethod
     def refit(self, version: int) -> None:

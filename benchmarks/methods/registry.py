@@ -7,6 +7,7 @@ from benchmarks.methods.gather_broadcast import GatherBroadcast
 from benchmarks.methods.gloo_p2p import GlooBuckets, GlooPointToPoint
 from benchmarks.methods.method import Method
 from benchmarks.methods.one_copy import OneCopy
+from benchmarks.methods.torchstore import TorchStore
 
 __all__ = ["METHODS"]
 
@@ -14,6 +15,7 @@ _ALL: tuple[type[Method], ...] = (
     OneCopy,
     GlooPointToPoint,
     GlooBuckets,
+    TorchStore,
     Checkpoint,
     GatherBroadcast,
 )
