@@ -1,1 +1,93 @@
-"""Move a model's weights from the layout a trainer holds to the one an inference engine wants."""
+"""Move a model's weights from the layout a trainer holds to the one an inference engine wants.
+
+The names in `__all__` are the promise; everything else may change. Importing this package loads no
+framework and no native library, and opens nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from reshard.box import Box
+from reshard.buffers import Buffer, BufferKey
+from reshard.dtypes import DType
+from reshard.errors import (
+    LayoutError,
+    NativeLibraryError,
+    PlanError,
+    RendezvousError,
+    ReshardError,
+    TransferTimeout,
+    TransportError,
+    UnsupportedError,
+)
+from reshard.fingerprint import fingerprint_of_values, seed_of_name
+from reshard.form import Form
+from reshard.layout import AnyLayout, BoxLayout, Layout, LocalBox
+from reshard.matching import Casts, match
+from reshard.mesh import Mesh
+from reshard.placement import Placement, Replicate, Shard
+from reshard.plan import Plan, make_plan
+from reshard.reference_planner import reference_transfers
+from reshard.segmented_layout import SegmentedLayout
+from reshard.tensor_spec import Padding, Part, TensorSpec
+from reshard.transfer import Transfer
+
+if TYPE_CHECKING:
+    from reshard.loopback import local_array, run_in_process
+
+__all__ = [
+    "AnyLayout",
+    "Box",
+    "BoxLayout",
+    "Buffer",
+    "BufferKey",
+    "Casts",
+    "DType",
+    "Form",
+    "Layout",
+    "LayoutError",
+    "LocalBox",
+    "Mesh",
+    "NativeLibraryError",
+    "Padding",
+    "Part",
+    "Placement",
+    "Plan",
+    "PlanError",
+    "RendezvousError",
+    "Replicate",
+    "ReshardError",
+    "SegmentedLayout",
+    "Shard",
+    "TensorSpec",
+    "Transfer",
+    "TransferTimeout",
+    "TransportError",
+    "UnsupportedError",
+    "fingerprint_of_values",
+    "local_array",
+    "make_plan",
+    "match",
+    "reference_transfers",
+    "run_in_process",
+    "seed_of_name",
+]
+
+# Names whose modules need NumPy, ZeroMQ or the native library are loaded on first use.
+_LAZY = {
+    "local_array": "reshard.loopback",
+    "run_in_process": "reshard.loopback",
+}
+
+
+def __getattr__(name: str) -> object:
+    module = _LAZY.get(name)
+    if module is None:
+        raise AttributeError(f"module 'reshard' has no attribute {name!r}")
+    return getattr(importlib.import_module(module), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -98,7 +98,9 @@ class Box:
         return rest
 
     @classmethod
-    def from_bounds(cls, start: list[int] | tuple[int, ...], stop: list[int] | tuple[int, ...]) -> Box:
+    def from_bounds(
+        cls, start: list[int] | tuple[int, ...], stop: list[int] | tuple[int, ...]
+    ) -> Box:
         """Returns the box from `start` (first index per dim) to `stop` (one past the last)."""
         return cls(tuple(start), tuple(b - a for a, b in zip(start, stop, strict=True)))
 

@@ -147,11 +147,13 @@ class Fail(_Message, frozen=True, tag=4):
 
     Attributes:
         epoch: which one.
+        refit: refit of the epoch in which it happened; a later one is not touched.
         error: what the others will raise.
         culprit: index of the member that is to blame, or None.
     """
 
     epoch: _Number
+    refit: _Number
     error: ErrorReport
     culprit: _Index | None = None
 

@@ -123,7 +123,9 @@ class GridPlan:
         legs: list[Leg] = []
         for dst_cells, _, wanted, common in self._meetings(cells, self._src, self._dst):
             remote, local = self._split_local(self._dst.positions_of(dst_cells), holders)
-            legs += [Leg(taker, *common, 0) for taker, holder in local.items() if holder == position]
+            legs += [
+                Leg(taker, *common, 0) for taker, holder in local.items() if holder == position
+            ]
             if not remote:
                 continue
             striping = self._striping(wanted, common, len(remote), len(holders), rotation)

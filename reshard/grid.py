@@ -62,7 +62,9 @@ class CellTable:
     def __init__(self, dims: tuple[int, ...], side: Side, layout: Layout) -> None:
         self.dims = dims
         stored = [
-            k for k, row in enumerate(side.rows) if (set(row.dims) & set(dims) if dims else not row.dims)
+            k
+            for k, row in enumerate(side.rows)
+            if (set(row.dims) & set(dims) if dims else not row.dims)
         ]
         has_repeat = any(
             digit.dim < 0 and digit.last - digit.first > 1
@@ -74,7 +76,9 @@ class CellTable:
         self._cell_of_part: list[int] = []
         self._axes: list[tuple[int, int, int]] = []
         self._decode_axes(stored, layout)
-        per_dim = [_parts_of_row(side.rows[k], layout.runs_of_dim(k, side.shape[k])) for k in stored]
+        per_dim = [
+            _parts_of_row(side.rows[k], layout.runs_of_dim(k, side.shape[k])) for k in stored
+        ]
         order = [dim for k in stored for dim in side.rows[k].dims]
         permutation = [order.index(dim) for dim in dims]
         for number, parts in enumerate(product(*per_dim)):
@@ -91,9 +95,7 @@ class CellTable:
         self.cells = list(numbers)
         if has_repeat:
             self._check_disjoint()
-        entries = sorted(
-            (box, cell) for cell, boxes in enumerate(self.cells) for box in boxes
-        )
+        entries = sorted((box, cell) for cell, boxes in enumerate(self.cells) for box in boxes)
         self._entries = entries
         self._starts = [box[0][0] if box else 0 for box, _ in entries]
 

@@ -1,4 +1,4 @@
-"""A program that takes part in refits, as the store sees it: its processes and who of them waits."""
+"""A program that takes part in refits, as the store sees it: its processes and who waits."""
 
 from __future__ import annotations
 

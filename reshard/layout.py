@@ -164,9 +164,7 @@ class Layout:
         index = {name: axis for axis, name in enumerate(self.mesh.axis_names)}
         axes = (index[name] for name in self.order)
         return tuple(
-            axis
-            for axis in axes
-            if isinstance(p := self.placements[axis], Shard) and p.dim == dim
+            axis for axis in axes if isinstance(p := self.placements[axis], Shard) and p.dim == dim
         )
 
     def cuts_of_dim(self, dim: int) -> tuple[Cut, ...]:

@@ -18,7 +18,15 @@ from reshard.errors import PlanError
 from reshard.form import Digit, ResolvedForm
 from reshard.layout import AnyLayout
 
-__all__ = ["LogicalDigit", "LogicalRow", "LogicalSpace", "Piece", "Side", "make_logical_space", "pieces_of_rank"]
+__all__ = [
+    "LogicalDigit",
+    "LogicalRow",
+    "LogicalSpace",
+    "Piece",
+    "Side",
+    "make_logical_space",
+    "pieces_of_rank",
+]
 
 Bounds = tuple[tuple[int, int], ...]
 

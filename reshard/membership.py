@@ -247,6 +247,8 @@ class Membership:
             epoch = self._closed.get(request.epoch)
         if epoch is None or (index := epoch.index_of(process)) is None:
             return
+        if epoch.refit != request.refit:
+            return
         if epoch is self._epoch:
             text = f"{process.member.describe()}: {request.error.message}"
             self._close_epoch(

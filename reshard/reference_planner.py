@@ -15,11 +15,9 @@ from reshard.holders import make_striping, rotation_of_box
 from reshard.logical_space import Side, pieces_of_rank
 from reshard.matching import TensorPair
 from reshard.tensor_spec import TensorSpec
-from reshard.transfer import Transfer
+from reshard.transfer import BoxKey, Transfer
 
 __all__ = ["reference_transfers"]
-
-BoxKey = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def reference_transfers(pairs: Sequence[TensorPair]) -> Iterator[Transfer]:

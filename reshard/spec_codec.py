@@ -71,7 +71,9 @@ def decode_specs(data: bytes) -> list[TensorSpec]:
 
 def _plain_part(part: Part) -> tuple[Any, ...]:
     form = part.form
-    plain = None if form is None else (form.pattern, form.sizes, form.index, form.repeat, form.start)
+    plain = (
+        None if form is None else (form.pattern, form.sizes, form.index, form.repeat, form.start)
+    )
     return part.name, plain, part.aliases
 
 
@@ -91,7 +93,9 @@ def _pairs(plain: Any) -> tuple[Any, ...]:
 def _plain_layout(layout: AnyLayout) -> tuple[Any, ...]:
     if isinstance(layout, Layout):
         mesh = layout.mesh
-        placements = [(p.dim, p.blocks) if isinstance(p, Shard) else None for p in layout.placements]
+        placements = [
+            (p.dim, p.blocks) if isinstance(p, Shard) else None for p in layout.placements
+        ]
         mesh_plain = (mesh.axis_names, mesh.shape, mesh.ranks)
         return "mesh", mesh_plain, placements, layout.order, layout.division
     if isinstance(layout, BoxLayout):

@@ -35,7 +35,7 @@ from reshard.errors import RendezvousError
 from reshard.membership import Membership
 from reshard.token_keys import ZAP_ENDPOINT, TokenKeys, answer_zap
 
-__all__ = ["DEFAULT_MAX_MESSAGE_BYTES", "StoreServer", "watch_events"]
+__all__ = ["DEFAULT_MAX_MESSAGE_BYTES", "StoreServer", "has_message", "watch_events"]
 
 DEFAULT_MAX_MESSAGE_BYTES: Final = 64 << 20
 
@@ -172,7 +172,7 @@ class StoreServer:
         except zmq.ZMQError as error:
             hint = _BIND_HINTS.get(error.errno or 0, "check the address.")
             raise RendezvousError(f"cannot bind {wanted}: {error.strerror}; {hint}") from error
-        bound = self._router.last_endpoint.decode().rstrip("\x00")
+        bound = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
         return wanted.with_port(int(bound.rpartition(":")[2]))
 
     # In the thread
@@ -259,7 +259,7 @@ class StoreServer:
         can say hello, so descriptor and number of its acceptance together name one connection.
         """
         lost: list[bytes] = []
-        while self._events.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+        while has_message(self._events):
             kind, value = _EVENT.unpack(self._events.recv_multipart()[0])
             if kind == zmq.EVENT_ACCEPTED:
                 self._generations[value] = self._generations.get(value, 0) + 1
@@ -287,8 +287,13 @@ class StoreServer:
     def _answer_zap(self) -> None:
         if self._zap is None or self._keys is None:
             return
-        while self._zap.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+        while has_message(self._zap):
             self._zap.send_multipart(answer_zap(self._zap.recv_multipart(), self._keys))
+
+
+def has_message(source: zmq.Socket[bytes]) -> bool:
+    """Says whether a message can be received without waiting."""
+    return bool(int(source.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
 
 def watch_events(watched: zmq.Socket[bytes], events: int) -> zmq.Socket[bytes]:
@@ -298,7 +303,7 @@ def watch_events(watched: zmq.Socket[bytes], events: int) -> zmq.Socket[bytes]:
     """
     endpoint = f"inproc://reshard-events-{watched.underlying:x}"
     watched.monitor(endpoint, events)
-    receiver = watched.context.socket(zmq.PAIR)
+    receiver: zmq.Socket[bytes] = watched.context.socket(zmq.PAIR)
     receiver.linger = 0
     receiver.rcvhwm = 0
     receiver.connect(endpoint)

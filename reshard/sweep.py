@@ -18,10 +18,10 @@ from reshard.holders import make_striping, rotation_of_box
 from reshard.legs import Leg, canonical_order
 from reshard.logical_space import Side, pieces_of_rank
 from reshard.matching import Geometry
+from reshard.transfer import BoxKey
 
 __all__ = ["Atom", "SweepPlan", "box_holders"]
 
-BoxKey = tuple[tuple[int, ...], tuple[int, ...]]
 Legs = tuple[Leg, ...]
 
 
@@ -154,9 +154,7 @@ def _refine(
     for box, ranks in meeting:
         merged.setdefault(box, set()).update(ranks)
     boxes = list(merged)
-    if all(
-        _intersect(box, other) is None for i, box in enumerate(boxes) for other in boxes[:i]
-    ):
+    if all(_intersect(box, other) is None for i, box in enumerate(boxes) for other in boxes[:i]):
         return [(box, tuple(sorted(ranks))) for box, ranks in merged.items()]
     edges = [
         sorted({edge for start, stop in boxes for edge in (start[d], stop[d])})
@@ -165,9 +163,9 @@ def _refine(
     parts = []
     for cell in product(*(list(zip(e, e[1:], strict=False)) for e in edges)):
         key = tuple(a for a, _ in cell), tuple(b for _, b in cell)
-        ranks = {r for box, held in merged.items() if _intersect(box, key) == key for r in held}
-        if ranks:
-            parts.append((key, tuple(sorted(ranks))))
+        holders = {r for box, held in merged.items() if _intersect(box, key) == key for r in held}
+        if holders:
+            parts.append((key, tuple(sorted(holders))))
     return parts
 
 

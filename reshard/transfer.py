@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-__all__ = ["Transfer"]
+__all__ = ["BoxKey", "Transfer"]
+
+BoxKey = tuple[tuple[int, ...], tuple[int, ...]]
+"""A box as (start, stop) bounds per logical dim."""
 
 
 class Transfer(NamedTuple):

@@ -1,0 +1,152 @@
+"""Run a plan for all ranks in one process, on NumPy arrays: to try layouts, and for tests.
+
+The same tables and the same native code as in a refit, with every rank local.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+
+import numpy as np
+
+from reshard.buffers import Buffer, BufferKey, check_buffers
+from reshard.dtypes import DType
+from reshard.errors import LayoutError, UnsupportedError
+from reshard.plan import Plan
+from reshard.program_table import make_program_tables
+from reshard.tensor_spec import TensorSpec
+
+__all__ = ["buffer_of_array", "numpy_dtype", "run_in_process"]
+
+Arrays = Mapping[int, Mapping[str, np.ndarray]]
+
+_NUMPY_NAMES = {DType.BOOL: "bool", **{d: str(d) for d in DType if 1 <= d <= 14 and d != 10}}
+
+
+def numpy_dtype(dtype: DType) -> np.dtype:
+    """Returns the NumPy type of an element type.
+
+    Raises:
+        UnsupportedError: for bfloat16 and float8 types if `ml_dtypes` is not installed.
+    """
+    name = _NUMPY_NAMES.get(dtype)
+    if name is not None:
+        return np.dtype(name)
+    try:
+        import ml_dtypes
+    except ImportError as error:
+        raise UnsupportedError(
+            f"NumPy itself has no {dtype}; install ml_dtypes, or use views as integers."
+        ) from error
+    found: np.dtype = np.dtype(getattr(ml_dtypes, str(dtype)))
+    return found
+
+
+def buffer_of_array(array_: np.ndarray) -> Buffer:
+    """Returns the buffer of a NumPy array, which stays its owner. Any strides are allowed."""
+    return Buffer(
+        array_.__array_interface__["data"][0],
+        array_.shape,
+        array_.strides,
+        DType.of(array_.dtype.name),
+        array_.flags.writeable,
+        array_,
+    )
+
+
+def run_in_process(
+    plan: Plan,
+    sources: Arrays,
+    destinations: Arrays | None = None,
+    *,
+    chunk_bytes: int = 1 << 18,
+    timeout_s: float = 600.0,
+) -> dict[int, dict[str, np.ndarray]]:
+    """Executes a plan for all of its ranks in this process.
+
+    Args:
+        plan: from `make_plan`.
+        sources: per source rank, per stored name, the rank's local array (any strides).
+        destinations: arrays to write into, in the same form; None makes new ones, zero-filled.
+        chunk_bytes: size of a message; any number, results do not depend on it.
+        timeout_s: limit for the whole run.
+
+    Returns:
+        Per destination rank, per stored name, the local array.
+
+    Raises:
+        LayoutError: if an array does not fit the layout that its spec declares.
+
+    Example:
+        >>> import numpy as np
+        >>> from reshard import Layout, Mesh, Shard, TensorSpec, make_plan, run_in_process
+        >>> rows = TensorSpec("w", (2, 4), "int32", Layout(Mesh.of(fsdp=2), (Shard(0),)))
+        >>> columns = TensorSpec("w", (2, 4), "int32", Layout(Mesh.of(tp=2), (Shard(1),)))
+        >>> plan = make_plan([rows], [columns.shifted(2)])
+        >>> w = np.arange(8, dtype=np.int32).reshape(2, 4)
+        >>> run_in_process(plan, {0: {"w": w[:1]}, 1: {"w": w[1:]}})[3]["w"].tolist()
+        [[2, 3], [6, 7]]
+    """
+    from reshard._native import Program
+
+    src_specs = list({id(pair.src): pair.src for pair in plan.pairs}.values())
+    dst_specs = list({id(pair.dst): pair.dst for pair in plan.pairs}.values())
+    if destinations is None:
+        destinations = _new_arrays(dst_specs, plan.dst_ranks)
+    src_buffers, dst_buffers = _buffers(sources), _buffers(destinations)
+    check_buffers(src_specs, list(plan.src_ranks), src_buffers, writes=False)
+    check_buffers(dst_specs, list(plan.dst_ranks), dst_buffers, writes=True)
+    tables = make_program_tables(plan, plan.ranks, src_buffers, dst_buffers)
+    sides = src_buffers, dst_buffers
+    program = Program(
+        tables.streams,
+        tables.operations,
+        tables.zeros,
+        tables.extents,
+        len(tables.endpoints),
+        chunk_bytes,
+    )
+    addresses = array("Q", [sides[e.side][e.rank, e.name].address for e in tables.endpoints])
+    program.run(None, addresses, run_id=1, timeout_s=timeout_s)
+    program.close()
+    return {rank: dict(arrays) for rank, arrays in destinations.items()}
+
+
+def _buffers(arrays: Arrays) -> dict[BufferKey, Buffer]:
+    return {
+        (rank, name): buffer_of_array(array_)
+        for rank, by_name in arrays.items()
+        for name, array_ in by_name.items()
+    }
+
+
+def _new_arrays(
+    specs: list[TensorSpec], ranks: tuple[int, ...]
+) -> dict[int, dict[str, np.ndarray]]:
+    arrays: dict[int, dict[str, np.ndarray]] = {rank: {} for rank in ranks}
+    for spec in specs:
+        for rank in ranks:
+            shape = spec.layout.local_shape(rank, spec.shape)
+            if shape is not None:
+                arrays[rank][spec.name] = np.zeros(shape, numpy_dtype(spec.dtype))
+    return arrays
+
+
+def local_array(spec: TensorSpec, rank: int, whole: np.ndarray) -> np.ndarray | None:
+    """Returns what a rank stores of a whole stored array; None for a rank outside the layout.
+
+    Raises:
+        LayoutError: if the array has another shape than the spec.
+    """
+    if whole.shape != spec.shape:
+        raise LayoutError(f"{spec.name}: array of shape {whole.shape}, spec of shape {spec.shape}.")
+    shape = spec.layout.local_shape(rank, spec.shape)
+    if shape is None:
+        return None
+    local = np.zeros(shape, whole.dtype)
+    for box, at in spec.layout.local_boxes(rank, spec.shape):
+        here = tuple(slice(a, a + n) for a, n in zip(at, box.shape, strict=True))
+        there = tuple(slice(a, b) for a, b in zip(box.offset, box.stop, strict=True))
+        local[here] = whole[there]
+    return local

@@ -1,0 +1,247 @@
+"""The flat tables of operations that native code walks: one process's part of a plan.
+
+A row says where in a local array a box lies and in which order its elements travel. Pairs that share a
+geometry and local strides share rows up to the buffer number, so a model of 1,000 tensors costs little
+more than its dozen geometries.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from reshard.buffers import Buffer, BufferKey
+from reshard.errors import PlanError
+from reshard.legs import Leg
+from reshard.logical_space import LogicalRow, Piece, Side, pieces_of_rank
+from reshard.matching import TensorPair
+from reshard.padding import padding_regions
+from reshard.plan import Plan
+from reshard.tensor_spec import TensorSpec
+
+__all__ = ["Endpoint", "ProgramTables", "Slot", "locate", "make_program_tables"]
+
+_SEND, _RECEIVE = 0, 1
+
+
+class Endpoint(NamedTuple):
+    """An array that a program touches: side (0 source, 1 destination), rank, stored name."""
+
+    side: int
+    rank: int
+    name: str
+
+
+class Slot(NamedTuple):
+    """Where a box lies in a local array, in bytes; one size and stride per logical dim."""
+
+    offset: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramTables:
+    """Tables for `reshard_program_create`, and the arrays that buffer numbers stand for.
+
+    Attributes:
+        endpoints: the array of each buffer number.
+        streams, operations, zeros, extents: flat rows as `reshard.h` describes them.
+        bytes_out: wire bytes to other ranks, per (source rank, destination rank) of local sources.
+        bytes_in: the same for local destinations.
+    """
+
+    endpoints: tuple[Endpoint, ...]
+    streams: array[int]
+    operations: array[int]
+    zeros: array[int]
+    extents: array[int]
+    bytes_out: Mapping[tuple[int, int], int]
+    bytes_in: Mapping[tuple[int, int], int]
+
+
+def locate(
+    rows: tuple[LogicalRow, ...],
+    piece: Piece,
+    start: tuple[int, ...],
+    stop: tuple[int, ...],
+    strides: tuple[int, ...],
+) -> Slot:
+    """Returns where a box of a piece lies in a local array.
+
+    Args:
+        rows: the side's rows.
+        piece: contains the box.
+        start, stop: bounds of the box per logical dim.
+        strides: bytes per stored dim of the local array.
+    """
+    offset = 0
+    steps = [0] * len(start)
+    for row, base, stride in zip(rows, piece.base, strides, strict=True):
+        offset += base * stride
+        for digit, step in zip(row.digits, row.strides, strict=True):
+            if digit.dim >= 0:
+                steps[digit.dim] = step * stride
+                offset += start[digit.dim] * step * stride
+    sizes = tuple(b - a for a, b in zip(start, stop, strict=True))
+    return Slot(offset, sizes, tuple(steps))
+
+
+def make_program_tables(
+    plan: Plan,
+    ranks: Iterable[int],
+    src_buffers: Mapping[BufferKey, Buffer],
+    dst_buffers: Mapping[BufferKey, Buffer],
+) -> ProgramTables:
+    """Returns the tables of the process that drives `ranks`.
+
+    Args:
+        plan: the plan.
+        ranks: the ranks of this process, in the plan's numbers.
+        src_buffers, dst_buffers: local arrays per (rank, stored name); only their shapes, strides and
+            dtypes matter here. Addresses are given to every run.
+    """
+    builder = _Builder(plan, src_buffers, dst_buffers)
+    for rank in sorted(ranks):
+        builder.add_rank(rank)
+    return builder.tables()
+
+
+class _Builder:
+    def __init__(
+        self,
+        plan: Plan,
+        src_buffers: Mapping[BufferKey, Buffer],
+        dst_buffers: Mapping[BufferKey, Buffer],
+    ) -> None:
+        self._plan = plan
+        self._buffers = (src_buffers, dst_buffers)
+        self._numbers: dict[Endpoint, int] = {}
+        self._extents: list[int] = []
+        self._streams: dict[tuple[int, int, int], list[list[int]]] = {}
+        self._bytes: tuple[dict[tuple[int, int], int], ...] = ({}, {})
+        self._zeros: list[int] = []
+        self._zeroed: set[Endpoint] = set()
+        self._slots: dict[tuple[object, ...], list[tuple[int, Slot]]] = {}
+
+    def add_rank(self, rank: int) -> None:
+        rank_plan = self._plan.rank_plan(rank)
+        for side, parts in ((_SEND, rank_plan.sends), (_RECEIVE, rank_plan.receives)):
+            for number, legs, peers in parts:
+                self._add_pair(side, rank, self._plan.pairs[number], legs, peers)
+        for pair in self._plan.pairs:
+            if pair.dst.padding == "zero":
+                self._add_padding(pair.dst, rank)
+
+    def _add_pair(
+        self, side: int, rank: int, pair: TensorPair, legs: tuple[Leg, ...], peers: tuple[int, ...]
+    ) -> None:
+        spec = (pair.src, pair.dst)[side]
+        buffer_number, buffer = self._buffer(side, rank, spec.name)
+        dtype, wire = int(buffer.dtype), int(pair.wire_dtype)
+        for peer_position, slot in self._located(side, rank, pair, legs, buffer.strides):
+            peer = peers[peer_position]
+            src, dst = (rank, peer) if side == _SEND else (peer, rank)
+            rows = self._streams.setdefault((side, src, dst), [])
+            rows.append(
+                [
+                    buffer_number,
+                    slot.offset,
+                    dtype,
+                    wire,
+                    len(slot.sizes),
+                    *slot.sizes,
+                    *slot.strides,
+                ]
+            )
+            if src != dst:
+                nbytes = pair.wire_dtype.itemsize
+                for size in slot.sizes:
+                    nbytes *= size
+                self._bytes[side][src, dst] = self._bytes[side].get((src, dst), 0) + nbytes
+
+    def _located(
+        self,
+        side: int,
+        rank: int,
+        pair: TensorPair,
+        legs: tuple[Leg, ...],
+        strides: tuple[int, ...],
+    ) -> list[tuple[int, Slot]]:
+        geometry = pair.geometry
+        spec = (pair.src, pair.dst)[side]
+        position = spec.layout.position(rank)
+        key = side, id(geometry), position, id(legs), strides
+        slots = self._slots.get(key)
+        if slots is None:
+            rows = (geometry.src.rows, geometry.dst.rows)[side]
+            own = Side(spec.shape, spec.layout, rows)
+            pieces = pieces_of_rank(own, len(geometry.space.shape), rank)
+            slots = self._slots[key] = [
+                (leg.peer, locate(rows, _piece_of(pieces, leg), leg.start, leg.stop, strides))
+                for leg in legs
+            ]
+        return slots
+
+    def _buffer(self, side: int, rank: int, name: str) -> tuple[int, Buffer]:
+        endpoint = Endpoint(side, rank, name)
+        buffer = self._buffers[side][rank, name]
+        number = self._numbers.get(endpoint)
+        if number is None:
+            number = self._numbers[endpoint] = len(self._numbers)
+            self._extents += buffer.extent
+        return number, buffer
+
+    def _add_padding(self, spec: TensorSpec, rank: int) -> None:
+        endpoint = Endpoint(_RECEIVE, rank, spec.name)
+        if endpoint in self._zeroed or spec.layout.position(rank) is None:
+            return
+        self._zeroed.add(endpoint)
+        for region in padding_regions(spec, rank):
+            number, buffer = self._buffer(_RECEIVE, rank, spec.name)
+            offset = sum(
+                first * stride for first, stride in zip(region.offset, buffer.strides, strict=True)
+            )
+            self._zeros += [
+                number,
+                offset,
+                buffer.dtype.itemsize,
+                region.ndim,
+                *region.shape,
+                *buffer.strides,
+            ]
+
+    def tables(self) -> ProgramTables:
+        streams, operations = array("q"), array("q")
+        for number, (key, rows) in enumerate(sorted(self._streams.items())):
+            streams.extend(key)
+            for row in rows:
+                operations.append(number)
+                operations.extend(row)
+        return ProgramTables(
+            tuple(self._numbers),
+            streams,
+            operations,
+            array("q", self._zeros),
+            array("q", self._extents),
+            *self._bytes,
+        )
+
+
+def _piece_of(pieces: list[Piece], leg: Leg) -> Piece:
+    """Returns the piece that a leg reads or fills: the `copy`-th of those that contain it."""
+    copy = leg.copy
+    for piece in pieces:
+        inside = all(
+            a <= b and c <= d
+            for a, b, c, d in zip(piece.start, leg.start, leg.stop, piece.stop, strict=True)
+        )
+        if inside and copy == 0:
+            return piece
+        copy -= inside
+    raise PlanError(
+        f"box {leg.start}..{leg.stop} lies in none of the {len(pieces)} pieces of this rank. This is a "
+        "defect of the planner; please report the specs."
+    )

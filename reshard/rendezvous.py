@@ -1,0 +1,304 @@
+"""How a process meets the others at a store and takes part in one refit after another.
+
+    rendezvous = Rendezvous(address, local_member("destination", "engine", ranks=[0], num_ranks=1))
+    rendezvous.connect(timeout_s=60)
+    while serving:
+        go = rendezvous.begin(b"", timeout_s=60)        # one request and its reply
+        exchange = rendezvous.exchange_of(go)
+        ...                                             # move the bytes
+        exchange.exchange("done", b"", timeout_s=60)    # one more
+    rendezvous.close()
+
+Who waits for whom, and which error reaches whom, is decided by the store (`reshard.membership`).
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Final, Self
+
+from reshard.control_messages import (
+    Begin,
+    Bye,
+    Hello,
+    Member,
+    Role,
+    Started,
+    Welcome,
+    Withdraw,
+)
+from reshard.epoch_exchange import GRACE_S, EpochExchange, Go, check_timeout, expect
+from reshard.errors import RendezvousError, TransportError
+from reshard.store import StoreClient, StoreGoneError
+from reshard.store_server import DEFAULT_MAX_MESSAGE_BYTES
+
+__all__ = ["EpochExchange", "Go", "Member", "Rendezvous", "local_member"]
+
+_logger = logging.getLogger("reshard.control")
+
+_BYE_TIMEOUT_S: Final = 2.0
+_QUICK_REJOIN_S: Final = 1.0
+
+
+class Rendezvous:
+    """One process's part in the refits of a store; used by one thread, and not across a fork.
+
+    Args:
+        address: `tcp://host:port` of the store.
+        member: who this process is.
+        token: the store's secret, or None if it has none.
+        min_destinations: on a source, how many complete destinations a refit needs.
+        last_epoch: largest epoch that this process has seen at any store; later ones are larger.
+        max_message_bytes: largest payload.
+        heartbeat_interval_s: how often the connection is checked.
+        heartbeat_timeout_s: silence after which the store counts as gone.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        member: Member,
+        *,
+        token: str | None = None,
+        min_destinations: int = 1,
+        last_epoch: int = 0,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        heartbeat_interval_s: float = 1.0,
+        heartbeat_timeout_s: float = 5.0,
+    ) -> None:
+        self._address = address
+        self._member = member
+        self._token = token
+        self._min_destinations = min_destinations
+        self._last_epoch = last_epoch
+        self._max_message_bytes = max_message_bytes
+        self._heartbeat_interval_s = heartbeat_interval_s
+        self._heartbeat_timeout_s = heartbeat_timeout_s
+        self._client: StoreClient | None = None
+        self._known_epoch = 0
+        self._known_members: tuple[Member, ...] = ()
+        self._is_closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def last_epoch(self) -> int:
+        """The largest epoch that this process has seen."""
+        return self._last_epoch
+
+    def connect(self, timeout_s: float, *, while_waiting: Callable[[], None] | None = None) -> None:
+        """Waits for the store and registers this process; does nothing if it is registered.
+
+        Args:
+            timeout_s: how long to wait for somebody at the address.
+            while_waiting: called at least every 20 ms; what it raises ends the wait.
+
+        Raises:
+            RendezvousError: nobody is there, the token or the protocol version is refused, or the
+                process does not fit the others (same index, other number of processes, ...).
+        """
+        check_timeout(timeout_s)
+        if self._is_closed:
+            raise RendezvousError(f"the rendezvous at {self._address} is closed; open a new one.")
+        deadline = time.monotonic() + timeout_s
+        while self._client is None or self._client.is_lost:
+            self._disconnect()
+            try:
+                self._say_hello(max(0.0, deadline - time.monotonic()), while_waiting)
+            except StoreGoneError:
+                if time.monotonic() >= deadline:
+                    raise
+
+    def begin(
+        self,
+        payload: bytes = b"",
+        *,
+        timeout_s: float,
+        version: int | None = None,
+        while_waiting: Callable[[], None] | None = None,
+    ) -> Go:
+        """Waits until everybody who is needed takes part in a refit.
+
+        A process that is not registered (any more) registers first.
+
+        Args:
+            payload: bytes for all members.
+            timeout_s: how long to wait for the others.
+            version: on a source, what it publishes; must not fall.
+            while_waiting: called at least every 20 ms; what it raises ends the wait.
+
+        Raises:
+            TransferTimeout: somebody did not come; the message says who.
+            RendezvousError: the store is gone, a process of this program died, the source left.
+
+        Collective: every process of the source and of every complete destination.
+        """
+        check_timeout(timeout_s)
+        deadline = time.monotonic() + timeout_s
+        client = self._registered_client(timeout_s, while_waiting)
+        remaining_s = max(0.0, deadline - time.monotonic())
+        request = Begin(
+            request=client.new_request(),
+            timeout_s=remaining_s,
+            known_epoch=self._known_epoch,
+            version=version,
+        )
+        try:
+            reply, payloads = client.call(
+                request, payload, timeout_s=remaining_s + GRACE_S, while_waiting=while_waiting
+            )
+        finally:
+            if not client.is_answered(request.request):
+                client.notify(Withdraw(request=request.request))
+        started = expect(reply, Started)
+        return self._note(started, tuple(payloads))
+
+    def exchange_of(self, go: Go) -> EpochExchange:
+        """Returns the exchange among the members of a refit."""
+        if self._client is None:
+            raise RendezvousError(f"not connected to the store at {self._address}.")
+        return EpochExchange(self._client, go)
+
+    def close(self) -> None:
+        """Leaves the store, which makes the whole program leave, and frees everything; idempotent.
+
+        Waits at most two seconds; a store that is gone does not matter.
+        """
+        self._is_closed = True
+        client, self._client = self._client, None
+        if client is None:
+            return
+        try:
+            if not client.is_lost:
+                bye = Bye(request=client.new_request())
+                client.call(bye, timeout_s=_BYE_TIMEOUT_S)
+        except TransportError as error:
+            _logger.info("left without a word from the store: %s", error)
+        finally:
+            client.close()
+
+    def _registered_client(
+        self, timeout_s: float, while_waiting: Callable[[], None] | None
+    ) -> StoreClient:
+        """Returns a client that the store knows, registering anew where needed.
+
+        A store that went away between two refits is told once, quickly, unless another one is
+        there already; after that, a begin waits for a new store as long as its caller says.
+        """
+        client = self._client
+        if client is not None and client.is_lost and not client.is_failure_told:
+            try:
+                self.connect(min(timeout_s, _QUICK_REJOIN_S), while_waiting=while_waiting)
+            except RendezvousError as error:
+                raise RendezvousError(
+                    f"the store at {self._address} is gone since the last refit, and no new one "
+                    f"is there yet: {error}"
+                ) from error
+        self.connect(timeout_s, while_waiting=while_waiting)
+        if self._client is None:
+            raise RendezvousError(f"not connected to the store at {self._address}.")
+        return self._client
+
+    def _say_hello(self, timeout_s: float, while_waiting: Callable[[], None] | None) -> None:
+        client = StoreClient(
+            self._address,
+            token=self._token,
+            max_message_bytes=self._max_message_bytes,
+            heartbeat_interval_s=self._heartbeat_interval_s,
+            heartbeat_timeout_s=self._heartbeat_timeout_s,
+        )
+        try:
+            hello = Hello(
+                request=client.new_request(),
+                member=self._member,
+                min_destinations=self._min_destinations,
+                last_epoch=self._last_epoch,
+            )
+            reply, _ = client.call(hello, timeout_s=timeout_s, while_waiting=while_waiting)
+            welcome = expect(reply, Welcome)
+        except BaseException:
+            client.close()
+            raise
+        client.max_message_bytes = min(client.max_message_bytes, welcome.max_message_bytes)
+        self._client = client
+        _logger.info("%s joined the store at %s", self._member.describe(), self._address)
+
+    def _note(self, started: Started, payloads: tuple[bytes, ...]) -> Go:
+        """Returns what began, with the members that the store leaves out if they are known."""
+        if started.members is not None:
+            self._known_epoch, self._known_members = started.epoch, started.members
+        if self._known_epoch != started.epoch or len(payloads) != len(self._known_members):
+            raise RendezvousError(
+                f"epoch {started.epoch} began with {len(payloads)} payloads, "
+                f"but {len(self._known_members)} members of epoch {self._known_epoch} are known."
+            )
+        self._last_epoch = max(self._last_epoch, started.epoch)
+        return Go(
+            epoch=started.epoch,
+            refit=started.refit,
+            version=started.version,
+            members=self._known_members,
+            payloads=payloads,
+            process=started.process,
+        )
+
+    def _disconnect(self) -> None:
+        """Forgets the connection, and what only the store at its other end can refer to."""
+        self._known_epoch, self._known_members = 0, ()
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+
+def local_member(
+    role: Role,
+    group: str,
+    *,
+    ranks: Sequence[int],
+    num_ranks: int,
+    process: int = 0,
+    num_processes: int = 1,
+) -> Member:
+    """Returns who this process is.
+
+    Args:
+        role: "source" or "destination".
+        group: name of the program; unique among the programs that meet.
+        ranks: ranks of the program that this process drives.
+        num_ranks: ranks of the program.
+        process: index of this process in its program.
+        num_processes: processes of the program.
+    """
+    return Member(
+        role=role,
+        group=group,
+        process=process,
+        num_processes=num_processes,
+        ranks=tuple(ranks),
+        num_ranks=num_ranks,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        library_version=_library_version(),
+    )
+
+
+def _library_version() -> str:
+    try:
+        return importlib.metadata.version("reshard")
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
