@@ -6,14 +6,35 @@ import dataclasses
 import json
 import pathlib
 import sys
+from collections.abc import Sequence
 
-from benchmarks.results import CaseResult, MethodResult, RefitResults, Spread
+from benchmarks.machine import Machine
+from benchmarks.results import (
+    CaseResult,
+    KillResults,
+    MethodResult,
+    PackResults,
+    PlanResults,
+    RefitResults,
+    Spread,
+)
+from benchmarks.targets import LIMIT, Verdict
 
-__all__ = ["RESULTS", "all_right", "print_refits", "progress", "write"]
+__all__ = [
+    "RESULTS",
+    "all_right",
+    "print_kills",
+    "print_packs",
+    "print_plans",
+    "print_refits",
+    "print_verdicts",
+    "progress",
+    "write",
+]
 
 RESULTS = pathlib.Path(__file__).resolve().parent.parent / "build" / "benchmarks"
-LIMIT = "one_copy"
-_HEADINGS: tuple[str, ...] = (
+_BILLION = 10**9
+_REFIT_HEADINGS = (
     "method",
     "median s [min..max]",
     "x limit",
@@ -25,7 +46,8 @@ _HEADINGS: tuple[str, ...] = (
     "outside MB",
     "checked",
 )
-_BILLION = 10**9
+
+AnyResults = RefitResults | PlanResults | KillResults | PackResults
 
 
 def progress(line: str) -> None:
@@ -34,7 +56,7 @@ def progress(line: str) -> None:
     sys.stderr.flush()
 
 
-def write(results: RefitResults, path: pathlib.Path) -> None:
+def write(results: AnyResults, path: pathlib.Path) -> None:
     """Writes a record and everything in it as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(dataclasses.asdict(results), indent=1) + "\n")
@@ -50,15 +72,91 @@ def all_right(results: RefitResults) -> bool:
 
 def print_refits(results: RefitResults) -> None:
     """Prints one table per case."""
-    print(results.machine.summary())
+    _head(results.machine, "refits, all methods of a case in the same processes")
     for case in results.cases:
-        print()
+        limit = case.method(LIMIT)
         print(_title(case))
-        for line in _table(case):
-            print(line)
+        _table([_REFIT_HEADINGS, *(_refit_row(case, method, limit) for method in case.methods)])
+        for method in case.methods:
+            for complaint in method.complaints[:3]:
+                print(f"  {method.method} WRONG: {complaint}")
         for name, reason in case.skipped.items():
             print(f"  {name} did not run: {reason}")
-        print(f"  checker's negative control: {case.negative_control}")
+        print(f"  checker's negative control: {case.negative_control}\n")
+
+
+def print_plans(results: PlanResults) -> None:
+    """Prints one row per model and side."""
+    _head(results.machine, "one rank's plan of a model, each in a fresh process; ms [min..max]")
+    rows = [("model", "side", "parameters", "ranks", "transfers", "match", "plan", "plan again")]
+    rows += [
+        (
+            plan.model,
+            plan.side,
+            str(plan.num_parameters),
+            str(plan.num_ranks),
+            str(plan.num_transfers),
+            _milliseconds(plan.match_seconds),
+            _milliseconds(plan.plan_seconds),
+            _milliseconds(plan.again_seconds),
+        )
+        for plan in results.plans
+    ]
+    _table(rows)
+    print()
+
+
+def print_kills(results: KillResults) -> None:
+    """Prints one row per kill."""
+    _head(results.machine, "a killed process of a running refit; ms until it was known")
+    rows = [("method", "killed", "resident MiB", "first", "last survivor", "socket EOF", "raised")]
+    rows += [
+        (
+            kill.method,
+            kill.victim,
+            f"{kill.resident_bytes / 2**20:.0f}",
+            _moment(kill.first_s),
+            _moment(kill.last_s),
+            _moment(kill.socket_eof_s),
+            ", ".join(sorted({error.partition(":")[0] for error in kill.errors})),
+        )
+        for kill in results.kills
+    ]
+    _table(rows)
+    for name, reason in results.skipped.items():
+        print(f"  {name} did not run: {reason}")
+    print()
+
+
+def print_packs(results: PackResults) -> None:
+    """Prints one row per operation."""
+    _head(results.machine, "pack and unpack against memcpy in the same process, one thread")
+    rows = [("operation", "x memcpy [min..max]", "GB/s")]
+    rows += [
+        (
+            pack.operation,
+            f"{pack.ratio.median:.2f} [{pack.ratio.low:.2f}..{pack.ratio.high:.2f}]",
+            f"{pack.bytes_per_second / 1e9:.1f}",
+        )
+        for pack in results.packs
+    ]
+    _table(rows)
+    print()
+
+
+def print_verdicts(verdicts: Sequence[Verdict]) -> None:
+    """Prints every target with what was asked, what was measured and whether that is enough."""
+    print("targets")
+    rows = [("target", "asked", "measured", "")]
+    rows += [(v.name, v.asked, v.measured, "pass" if v.passed else "MISSED") for v in verdicts]
+    _table(rows)
+    missed = sum(not verdict.passed for verdict in verdicts)
+    print(f"  {len(verdicts) - missed} of {len(verdicts)} targets reached")
+
+
+def _head(machine: Machine, title: str) -> None:
+    print(title)
+    print("  " + machine.summary().replace("\n", "\n  "))
 
 
 def _title(case: CaseResult) -> str:
@@ -69,18 +167,11 @@ def _title(case: CaseResult) -> str:
     )
 
 
-def _table(case: CaseResult) -> list[str]:
-    limit = case.method(LIMIT)
-    rows = [_HEADINGS, *(_row(case, method, limit) for method in case.methods)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
-    return ["  " + "  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
-
-
-def _row(case: CaseResult, method: MethodResult, limit: MethodResult | None) -> tuple[str, ...]:
+def _refit_row(case: CaseResult, method: MethodResult, limit: MethodResult | None) -> Sequence[str]:
     ratio = f"{method.seconds.median / limit.seconds.median:.2f}" if limit else "-"
     return (
         method.method,
-        _spread(method.seconds),
+        f"{method.seconds.median:.4f} [{method.seconds.low:.4f}..{method.seconds.high:.4f}]",
         ratio,
         f"{case.delivered_bytes / method.seconds.median / 1e9:.2f}",
         f"{method.cpu_seconds.median:.3f}",
@@ -92,8 +183,21 @@ def _row(case: CaseResult, method: MethodResult, limit: MethodResult | None) -> 
     )
 
 
-def _spread(spread: Spread) -> str:
-    return f"{spread.median:.4f} [{spread.low:.4f}..{spread.high:.4f}]"
+def _table(rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        first = row[0].ljust(widths[0])
+        rest = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        print("  " + "  ".join([first, *rest]).rstrip())
+
+
+def _milliseconds(spread: Spread) -> str:
+    low, high = spread.low * 1e3, spread.high * 1e3
+    return f"{spread.median * 1e3:.2f} [{low:.2f}..{high:.2f}]"
+
+
+def _moment(seconds: float | None) -> str:
+    return "never" if seconds is None else f"{seconds * 1e3:.1f}"
 
 
 def _size(nbytes: int) -> str:

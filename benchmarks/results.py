@@ -7,7 +7,18 @@ import statistics
 
 from benchmarks.machine import Machine
 
-__all__ = ["CaseResult", "MethodResult", "RefitResults", "Spread"]
+__all__ = [
+    "CaseResult",
+    "Kill",
+    "KillResults",
+    "MethodResult",
+    "PackResult",
+    "PackResults",
+    "PlanResult",
+    "PlanResults",
+    "RefitResults",
+    "Spread",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,3 +85,71 @@ class RefitResults:
     machine: Machine
     command: str
     cases: list[CaseResult]
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanResult:
+    """One rank's first plan of one model; `again` is a second plan that starts from nothing."""
+
+    model: str
+    side: str
+    num_parameters: int
+    num_ranks: int
+    model_bytes: int
+    num_transfers: int
+    match_seconds: Spread
+    plan_seconds: Spread
+    again_seconds: Spread
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanResults:
+    """One run of the planning benchmark."""
+
+    machine: Machine
+    plans: list[PlanResult]
+
+
+@dataclasses.dataclass(frozen=True)
+class Kill:
+    """One killed process of a running refit.
+
+    `first_s` and `last_s`: from the kill until the first and the last survivor raised; None where
+    one had not within the limit. `socket_eof_s`: until a socket of the killed process said so.
+    """
+
+    method: str
+    victim: str
+    ballast_bytes: int
+    resident_bytes: int
+    refits_before: int
+    first_s: float | None
+    last_s: float | None
+    socket_eof_s: float | None
+    errors: list[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class KillResults:
+    """One run of the killed-peer benchmark."""
+
+    machine: Machine
+    kills: list[Kill]
+    skipped: dict[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class PackResult:
+    """One kind of strided copy against memcpy of the same bytes in the same process."""
+
+    operation: str
+    ratio: Spread
+    bytes_per_second: float
+
+
+@dataclasses.dataclass(frozen=True)
+class PackResults:
+    """One run of the pack benchmark."""
+
+    machine: Machine
+    packs: list[PackResult]

@@ -12,7 +12,6 @@ import dataclasses
 import itertools
 import pathlib
 import shutil
-import socket
 import sys
 import tempfile
 import time
@@ -25,7 +24,7 @@ from benchmarks.methods.registry import METHODS
 from benchmarks.refit_worker import RankRound, RefitWorker
 from benchmarks.regions import region_of
 from benchmarks.results import CaseResult, MethodResult, RefitResults, Spread
-from benchmarks.team import Team
+from benchmarks.team import Team, free_port
 from benchmarks.workloads import WORKLOADS
 
 __all__ = ["FULL", "QUICK", "Case", "main", "run_cases"]
@@ -99,7 +98,7 @@ def run_cases(cases: list[Case], methods: list[str]) -> list[CaseResult]:
 
 def _run_case(team: Team, case: Case, methods: list[str]) -> CaseResult:
     report.progress(f"{case.workload}, pair {case.pair}: {LAYOUT_PAIRS[case.pair].about}")
-    team.call("open_case", case.workload, case.pair, _free_port())
+    team.call("open_case", case.workload, case.pair, free_port())
     skipped: dict[str, str] = {}
     measured: list[_Measured] = []
     for version, name in enumerate(methods, start=1):
@@ -226,13 +225,6 @@ def _peak_growth(before: Memory, after: Memory) -> int:
 
 def _all(lists: list[list[str]]) -> list[str]:
     return list(itertools.chain.from_iterable(lists))
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 def main(arguments: list[str] | None = None) -> int:

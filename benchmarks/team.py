@@ -7,18 +7,20 @@ its threads and is killed. Either way the whole team ends and the caller gets on
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
 import multiprocessing
 import multiprocessing.connection
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-__all__ = ["Team", "TeamError", "Worker"]
+__all__ = ["Team", "TeamError", "Worker", "free_port"]
 
 _DEATH_SIGNAL = 1  # prctl(2), PR_SET_PDEATHSIG
 _STACK_SIGNAL = signal.SIGUSR1
@@ -57,6 +59,14 @@ def _serve(make_worker: Callable[..., Worker], rank: int, arguments: tuple[Any, 
             pipe.send(None)
             return
         pipe.send(getattr(worker, name)(*values))
+
+
+def free_port() -> int:
+    """Returns a TCP port of the loopback interface that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
 
 
 class Team:
@@ -122,6 +132,22 @@ class Team:
                 self._pipes[rank].send((command, values))
             except BrokenPipeError:
                 raise self._failure(command, rank) from None
+
+    def collect_some(self, ranks: list[int], timeout_s: float) -> list[Any]:
+        """Returns the answers to a posted command of those that answer in time; no failures."""
+        deadline = time.monotonic() + timeout_s
+        answers = []
+        waiting = [self._pipes[rank] for rank in ranks]
+        while waiting:
+            left = deadline - time.monotonic()
+            ready = multiprocessing.connection.wait(waiting, max(0.0, left))
+            if not ready:
+                break
+            for pipe in [pipe for pipe in waiting if pipe in ready]:
+                waiting.remove(pipe)
+                with contextlib.suppress(EOFError, ConnectionResetError):
+                    answers.append(pipe.recv())
+        return answers
 
     def collect(self, command: str, ranks: range | list[int], timeout_s: float) -> list[Any]:
         """Returns the answers to a posted command."""

@@ -1,0 +1,113 @@
+"""What the benchmarks are expected to show, and whether a run showed it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from benchmarks.results import CaseResult, Kill, PackResult, PlanResult
+
+__all__ = [
+    "LIMIT",
+    "OURS",
+    "Verdict",
+    "judge_kills",
+    "judge_packs",
+    "judge_plans",
+    "judge_refits",
+]
+
+LIMIT = "one_copy"
+OURS = "ours"
+
+_REFIT_RATIO = 1.5
+_FIRST_RATIO = 1.5
+_STAGING_BYTES = 64 << 20
+_TINY_S = 0.030
+_SMALL_S = 0.002
+_PLAN_S = 0.005
+_KILL_S = 0.050
+_PACK_RATIOS = {
+    "contiguous": 1.3,
+    "rows of 64 KiB": 1.0,
+    "rows of 4 KiB": 0.7,
+    "rows of 512 B": 0.4,
+    "bf16 transpose": 0.3,
+    "float32 to bfloat16": 1.2,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """One target: what was asked, what was measured."""
+
+    name: str
+    asked: str
+    measured: str
+    passed: bool
+
+
+def judge_refits(cases: list[CaseResult]) -> list[Verdict]:
+    """Judges the cases that a target names, and memory in all of them."""
+    verdicts = []
+    for case in cases:
+        ours, limit = case.method(OURS), case.method(LIMIT)
+        if ours is None or limit is None:
+            continue
+        title = f"{case.workload} {case.pair}"
+        steady = ours.seconds.median
+        if case.workload == "dense-1.5g":
+            ratio = steady / limit.seconds.median
+            verdicts.append(_at_most(f"refit {title}, x one copy", ratio, _REFIT_RATIO, ""))
+            first = ours.first_s / steady
+            verdicts.append(_at_most(f"refit {title}, first / steady", first, _FIRST_RATIO, ""))
+        if case.workload == "tiny-1000":
+            verdicts.append(_at_most(f"refit {title}", steady * 1e3, _TINY_S * 1e3, " ms"))
+        if case.workload == "small-200":
+            verdicts.append(_at_most(f"refit {title}", steady * 1e3, _SMALL_S * 1e3, " ms"))
+        extra = max(ours.source_extra_bytes, ours.destination_extra_bytes) / 2**20
+        name = f"peak extra memory {title}, either side"
+        verdicts.append(_at_most(name, extra, _STAGING_BYTES / 2**20, " MiB"))
+    return verdicts
+
+
+def judge_plans(plans: list[PlanResult]) -> list[Verdict]:
+    """Judges one rank's cold plan of every model and side."""
+    return [
+        _at_most(
+            f"cold plan {plan.model}, {plan.side}",
+            plan.plan_seconds.median * 1e3,
+            _PLAN_S * 1e3,
+            " ms",
+        )
+        for plan in plans
+    ]
+
+
+def judge_kills(kills: list[Kill]) -> list[Verdict]:
+    """Judges when the last survivor of each kill of ours knew."""
+    verdicts = []
+    for kill in kills:
+        if kill.method != OURS:
+            continue
+        name = f"killed {kill.victim} of {kill.resident_bytes / 2**30:.1f} GiB reported to all"
+        if kill.last_s is None:
+            verdicts.append(Verdict(name, f"<= {_KILL_S * 1e3:.0f} ms", "never", passed=False))
+        else:
+            verdicts.append(_at_most(name, kill.last_s * 1e3, _KILL_S * 1e3, " ms"))
+    return verdicts
+
+
+def judge_packs(packs: list[PackResult]) -> list[Verdict]:
+    """Judges the ratios to memcpy."""
+    measured = {pack.operation: pack.ratio.median for pack in packs}
+    verdicts = []
+    for operation, asked in _PACK_RATIOS.items():
+        if operation in measured:
+            ratio = measured[operation]
+            text = f"pack {operation}, x memcpy"
+            verdicts.append(Verdict(text, f">= {asked:.2f}", f"{ratio:.2f}", ratio >= asked))
+    return verdicts
+
+
+def _at_most(name: str, measured: float, limit: float, unit: str) -> Verdict:
+    return Verdict(name, f"<= {limit:g}{unit}", f"{measured:.2f}{unit}", measured <= limit)
