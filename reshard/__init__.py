@@ -21,6 +21,7 @@ from reshard.errors import (
     TransferTimeout,
     TransportError,
     UnsupportedError,
+    VerificationError,
 )
 from reshard.fingerprint import fingerprint_of_values, seed_of_name
 from reshard.form import Form
@@ -35,7 +36,10 @@ from reshard.tensor_spec import Padding, Part, TensorSpec
 from reshard.transfer import Transfer
 
 if TYPE_CHECKING:
+    from reshard.destination import Destination
     from reshard.loopback import local_array, run_in_process
+    from reshard.report import RefitReport
+    from reshard.source import Source
 
 __all__ = [
     "AnyLayout",
@@ -45,6 +49,7 @@ __all__ = [
     "BufferKey",
     "Casts",
     "DType",
+    "Destination",
     "Form",
     "Layout",
     "LayoutError",
@@ -57,15 +62,18 @@ __all__ = [
     "Plan",
     "PlanError",
     "RendezvousError",
+    "RefitReport",
     "Replicate",
     "ReshardError",
     "SegmentedLayout",
     "Shard",
+    "Source",
     "TensorSpec",
     "Transfer",
     "TransferTimeout",
     "TransportError",
     "UnsupportedError",
+    "VerificationError",
     "fingerprint_of_values",
     "local_array",
     "make_plan",
@@ -77,6 +85,9 @@ __all__ = [
 
 # Names whose modules need NumPy, ZeroMQ or the native library are loaded on first use.
 _LAZY = {
+    "Destination": "reshard.destination",
+    "RefitReport": "reshard.report",
+    "Source": "reshard.source",
     "local_array": "reshard.loopback",
     "run_in_process": "reshard.loopback",
 }

@@ -14,6 +14,7 @@ __all__ = [
     "TransferTimeout",
     "TransportError",
     "UnsupportedError",
+    "VerificationError",
 ]
 
 
@@ -22,11 +23,17 @@ class ReshardError(Exception):
 
 
 class LayoutError(ReshardError, ValueError):
-    """A value does not describe a tensor (box, mesh, layout, form, buffer). Fix the call; nothing was sent."""
+    """A value does not describe a tensor (box, mesh, layout, form, buffer).
+
+    Fix the call; nothing was sent.
+    """
 
 
 class PlanError(ReshardError, ValueError):
-    """Two sides do not fit (names, shapes, dtypes, coverage, digests). Fix the call; nothing was sent."""
+    """Two sides do not fit (names, shapes, dtypes, coverage, digests).
+
+    Fix the call; nothing was sent.
+    """
 
 
 class UnsupportedError(ReshardError, NotImplementedError):
@@ -66,3 +73,10 @@ class RendezvousError(TransportError):
 
 class NativeLibraryError(ReshardError, ImportError):
     """A native library is missing or unusable; install it or point to it."""
+
+
+class VerificationError(ReshardError, RuntimeError):
+    """Source and destination, or two replicas, hold different values after a refit.
+
+    The destination is torn until the next full refit; the message names every tensor that differs.
+    """

@@ -1,0 +1,262 @@
+"""What both ends of a refit have in common: meeting, one session per epoch, errors that reach all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from reshard.buffers import Buffer, BufferKey, check_buffers
+from reshard.control_messages import Role
+from reshard.dtypes import DType
+from reshard.errors import LayoutError, ReshardError
+from reshard.matching import Casts
+from reshard.rendezvous import EpochExchange, Go, Rendezvous, local_member
+from reshard.report import RefitReport
+from reshard.schedule import DEFAULT_STAGING_BYTES
+from reshard.session import Placement, Session, make_contribution
+from reshard.tensor_spec import TensorSpec
+
+__all__ = ["RefitEnd"]
+
+_MEET_AGAIN, _VERIFY = 1, 2
+
+
+class RefitEnd:
+    """One process of a source or a destination.
+
+    Args:
+        role: which side.
+        address: `tcp://host:port` of the store.
+        specs: tensors of the whole side as far as this process knows them, ranks 0 to num_ranks - 1.
+        ranks: the ranks that this process drives.
+        num_ranks: ranks of the side.
+        process, num_processes: index of this process in its program, and how many there are.
+        group: name of the program; the same in all of its processes, unique among all programs.
+        token: shared secret of all programs; required unless the address is loopback.
+        casts: (source dtype, destination dtype) conversions that are wanted.
+        allow_unmatched: shell-style patterns of canonical names that may stay without a partner.
+        staging_bytes: memory of this process for chunks under way.
+        min_destinations: on a source, how many destination programs a refit waits for.
+        timeout_s: limit of every wait unless a call gives its own.
+    """
+
+    def __init__(
+        self,
+        role: Role,
+        address: str,
+        specs: Sequence[TensorSpec],
+        *,
+        ranks: Sequence[int],
+        num_ranks: int,
+        process: int = 0,
+        num_processes: int = 1,
+        group: str,
+        token: str | None = None,
+        casts: Casts = (),
+        allow_unmatched: Iterable[str] = (),
+        staging_bytes: int = DEFAULT_STAGING_BYTES,
+        min_destinations: int = 1,
+        timeout_s: float = 60.0,
+    ) -> None:
+        self.timeout_s = timeout_s
+        self._role: Role = role
+        self._ranks = tuple(ranks)
+        self._specs = tuple(specs)
+        self._casts = tuple((str(DType.of(a)), str(DType.of(b))) for a, b in casts)
+        self._allow_unmatched = tuple(allow_unmatched)
+        self._staging_bytes = staging_bytes
+        self._session: Session | None = None
+        self._session_epoch = -1
+        self._checked: Mapping[BufferKey, Buffer] | None = None
+        self._report: RefitReport | None = None
+        self._has_left = False
+        member = local_member(
+            role,
+            group,
+            ranks=ranks,
+            num_ranks=num_ranks,
+            process=process,
+            num_processes=num_processes,
+        )
+        self._rendezvous = Rendezvous(
+            address, member, token=token, min_destinations=min_destinations
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def report(self) -> RefitReport | None:
+        """The last finished refit."""
+        return self._report
+
+    @property
+    def specs(self) -> tuple[TensorSpec, ...]:
+        """The tensors of this side as this process knows them."""
+        return self._specs
+
+    def describe_plan(self) -> str:
+        """Returns the summary of the current plan.
+
+        Raises:
+            LayoutError: before the first refit, when there is no plan yet.
+        """
+        if self._session is None:
+            raise LayoutError(f"this {self._role} has no plan yet; it is made by the first refit.")
+        return self._session.plan.describe()
+
+    def replace_specs(self, specs: Sequence[TensorSpec]) -> None:
+        """Declares that tensors changed (shardings drift); the next refit plans anew, on all members.
+
+        Collective: every process of this side, before the same refit.
+        """
+        if tuple(specs) != self._specs:
+            self._specs = tuple(specs)
+            self._checked = None
+            self._drop_session()
+
+    def close(self) -> None:
+        """Leaves and frees everything; closing twice is fine."""
+        self._has_left = True
+        self._drop_session()
+        self._rendezvous.close()
+
+    def _take_part(
+        self,
+        buffers: Mapping[BufferKey, Buffer],
+        *,
+        version: int | None,
+        verify: bool,
+        timeout_s: float | None,
+    ) -> RefitReport:
+        """Meets the others, and refits once everybody is there."""
+        if self._has_left:
+            raise LayoutError(f"this {self._role} is closed; make a new one.")
+        limit = self.timeout_s if timeout_s is None else timeout_s
+        deadline = time.monotonic() + limit
+        start = time.perf_counter()
+        flags = (_VERIFY if verify else 0) | (_MEET_AGAIN if self._session is None else 0)
+        session = self._session
+        try:
+            go = self._rendezvous.begin(
+                bytes([flags]),
+                timeout_s=limit,
+                version=version,
+                while_waiting=None if session is None else session.check_peers,
+            )
+        except ReshardError:
+            self._drop_session()
+            raise
+        waited = time.perf_counter()
+        exchange = self._rendezvous.exchange_of(go)
+        try:
+            flags = 0
+            for payload in go.payloads:
+                flags |= payload[0]
+            self._check(buffers)
+            session = self._session_of(go, exchange, buffers, flags, deadline)
+            phases = {"wait": waited - start, "setup": time.perf_counter() - waited}
+            self._before_move()
+            self._report = session.refit(
+                exchange,
+                *self._sides(buffers),
+                run_id=go.epoch << 32 | go.refit,
+                version=go.version or 0,
+                epoch=go.epoch,
+                verify=bool(flags & _VERIFY),
+                timeout_s=max(0.0, deadline - time.monotonic()),
+                phases=phases,
+            )
+        except BaseException as error:
+            exchange.fail(error)
+            self._drop_session()
+            raise
+        return self._report
+
+    def _before_move(self) -> None:
+        """Called when everybody agreed and bytes are about to move."""
+
+    def _check(self, buffers: Mapping[BufferKey, Buffer]) -> None:
+        if buffers is self._checked:
+            return
+        writes = self._role == "destination"
+        check_buffers(list(self._specs), list(self._ranks), buffers, writes=writes)
+        self._checked = buffers
+
+    def _sides(
+        self, buffers: Mapping[BufferKey, Buffer]
+    ) -> tuple[Mapping[BufferKey, Buffer], Mapping[BufferKey, Buffer]]:
+        return (buffers, {}) if self._role == "source" else ({}, buffers)
+
+    def _session_of(
+        self,
+        go: Go,
+        exchange: EpochExchange,
+        buffers: Mapping[BufferKey, Buffer],
+        flags: int,
+        deadline: float,
+    ) -> Session:
+        """Returns the session of the epoch; all members make a new one if any of them has none."""
+        if self._session is not None and go.epoch == self._session_epoch:
+            if not flags & _MEET_AGAIN:
+                return self._session
+        self._drop_session()
+        is_source = self._role == "source"
+        contribution = make_contribution(
+            self._specs if is_source else (),
+            () if is_source else self._specs,
+            casts=self._casts,
+            allow_unmatched=self._allow_unmatched,
+            staging_bytes=self._staging_bytes,
+        )
+        placement, offsets = place_members(go)
+        self._session = Session(
+            exchange,
+            placement,
+            contribution,
+            *self._sides(buffers),
+            rank_offset=offsets[go.process],
+            timeout_s=max(0.0, deadline - time.monotonic()),
+        )
+        self._session_epoch = go.epoch
+        return self._session
+
+    def _drop_session(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+
+def place_members(go: Go) -> tuple[Placement, tuple[int, ...]]:
+    """Returns who is who, and what to add to each process's ranks: the source counts from 0, and each
+    destination program counts on where the one before it ended.
+    """
+    sources = tuple(i for i, member in enumerate(go.members) if member.role == "source")
+    groups: dict[str, list[int]] = {}
+    for i, member in enumerate(go.members):
+        if member.role == "destination":
+            groups.setdefault(member.group, []).append(i)
+    offsets = [0] * len(go.members)
+    next_rank = go.members[sources[0]].num_ranks
+    destinations = []
+    for processes in groups.values():
+        for process in processes:
+            offsets[process] = next_rank
+        destinations.append((tuple(processes), next_rank))
+        next_rank += go.members[processes[0]].num_ranks
+    ranks = tuple(
+        tuple(rank + offset for rank in member.ranks)
+        for member, offset in zip(go.members, offsets, strict=True)
+    )
+    names = tuple(member.describe() for member in go.members)
+    return Placement(ranks, sources, tuple(destinations), names), tuple(offsets)

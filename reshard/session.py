@@ -1,0 +1,469 @@
+"""One epoch: a fixed set of processes that agree on a plan once and then refit again and again.
+
+A session knows no more of the control plane than `Exchange`, and of the framework nothing at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from reshard.buffers import Buffer, BufferKey
+from reshard.errors import PlanError, TransportError, VerificationError
+from reshard.exchange import Exchange
+from reshard.floor import one_copy_seconds, probe_copy_rate
+from reshard.logical_space import Side, pieces_of_rank
+from reshard.machine import Machine, check_one_machine, this_machine
+from reshard.matching import TensorPair, match
+from reshard.plan import Plan
+from reshard.program_table import Endpoint, ProgramTables, make_program_tables
+from reshard.report import RefitReport
+from reshard.schedule import SLOTS_PER_RING, chunk_bytes_for
+from reshard.spec_codec import encode_specs
+from reshard.spec_merge import merge_specs, shift_specs
+from reshard.tensor_spec import TensorSpec
+from reshard.verification import FingerprintTable, compare_fingerprints, make_fingerprint_table
+
+__all__ = ["Contribution", "Placement", "Session", "make_contribution"]
+
+
+class Contribution(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a process brings to an epoch, as it travels in the first exchange.
+
+    Attributes:
+        src_specs, dst_specs: encoded specs, in the numbers of the process's own side.
+        casts: (source, destination) names of dtypes that may be converted.
+        allow_unmatched: patterns of names that may stay without a partner.
+        staging_bytes: budget of this process.
+        machine: where it runs.
+        nonce: random bytes; all together name the epoch's shared memory.
+    """
+
+    src_specs: bytes
+    dst_specs: bytes
+    casts: tuple[tuple[str, str], ...]
+    allow_unmatched: tuple[str, ...]
+    staging_bytes: int
+    machine: Machine
+    nonce: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Who is who in an epoch.
+
+    Attributes:
+        ranks: per process, its ranks in the numbers of the plan.
+        sources: processes that bring source tensors.
+        destinations: per destination program, its processes and what to add to its rank numbers.
+        names: per process, how messages call it.
+    """
+
+    ranks: tuple[tuple[int, ...], ...]
+    sources: tuple[int, ...]
+    destinations: tuple[tuple[tuple[int, ...], int], ...]
+    names: tuple[str, ...]
+
+
+class _Outcome(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a process tells after its part of a refit."""
+
+    bytes_in: int
+    bytes_local: int
+    bytes_held: int
+    move_s: float
+    verify_s: float
+    pack_s: float
+    unpack_s: float
+    idle_s: float
+    peak_staging_bytes: int
+    sums: bytes
+
+
+class Session:
+    """An epoch, set up by the constructor.
+
+    Args:
+        exchange: the members of the epoch.
+        placement: who is who.
+        contribution: what this process brings.
+        src_specs, dst_specs: the same specs as in `contribution`, not encoded.
+        src_buffers, dst_buffers: local arrays of this process's ranks, in the numbers of its side.
+        rank_offset: what to add to this process's rank numbers to get the plan's.
+        timeout_s: limit for the whole setup.
+
+    Raises:
+        ReshardError: on every member alike, before any byte moved.
+
+    Collective: every member.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        placement: Placement,
+        contribution: Contribution,
+        src_buffers: Mapping[BufferKey, Buffer],
+        dst_buffers: Mapping[BufferKey, Buffer],
+        *,
+        rank_offset: int,
+        timeout_s: float,
+    ) -> None:
+        self._placement = placement
+        self._ranks = placement.ranks[exchange.process]
+        self._rank_offset = rank_offset
+        self._communicator: Any = None
+        deadline = time.monotonic() + timeout_s
+        everybody = _decoded(
+            exchange.exchange("specs", msgspec.msgpack.encode(contribution), timeout_s=timeout_s),
+            Contribution,
+        )
+        self.plan = make_epoch_plan(placement, everybody)
+        self._tables = self._make_tables(src_buffers, dst_buffers)
+        self._copy_rate = probe_copy_rate()
+        self._bytes_held = sum(_bytes_held(pair, self._ranks) for pair in self.plan.pairs)
+        peers = self._peers()
+        chunk = self._agree(exchange, len(peers[0]) + len(peers[1]), _left(deadline))
+        self._chunk_bytes = chunk
+        self._program = self._make_program()
+        self._connect(exchange, everybody, peers, deadline)
+
+    def _make_tables(
+        self,
+        src_buffers: Mapping[BufferKey, Buffer],
+        dst_buffers: Mapping[BufferKey, Buffer],
+    ) -> ProgramTables:
+        """Builds this process's tables; the memory shapes they were made for are remembered."""
+        src, dst = self._shifted(src_buffers), self._shifted(dst_buffers)
+        tables = make_program_tables(self.plan, self._ranks, src, dst)
+        self._fingerprint_table: FingerprintTable | None = None
+        self._shapes = _shapes(tables.endpoints, (src, dst))
+        return tables
+
+    def _make_program(self) -> Any:  # noqa: ANN401 (native classes are imported late)
+        from reshard._native import Program
+
+        tables = self._tables
+        return Program(
+            tables.streams,
+            tables.operations,
+            tables.zeros,
+            tables.extents,
+            len(tables.endpoints),
+            self._chunk_bytes,
+        )
+
+    def _shifted(self, buffers: Mapping[BufferKey, Buffer]) -> dict[BufferKey, Buffer]:
+        return {(rank + self._rank_offset, name): b for (rank, name), b in buffers.items()}
+
+    def _peers(self) -> tuple[list[int], list[int]]:
+        """Returns the other processes that this one sends to, and receives from."""
+        process_of = {r: p for p, ranks in enumerate(self._placement.ranks) for r in ranks}
+        own = set(self._ranks)
+        send = {process_of[dst] for _, dst in self._tables.bytes_out if dst not in own}
+        receive = {process_of[src] for src, _ in self._tables.bytes_in if src not in own}
+        return sorted(send), sorted(receive)
+
+    def _agree(self, exchange: Exchange, num_rings: int, timeout_s: float) -> int:
+        """Compares digests and returns the chunk size that fits every process's budget."""
+        chunk = chunk_bytes_for(num_rings, self.plan.staging_bytes)
+        message = msgspec.msgpack.encode((self.plan.digest, chunk))
+        answers = [
+            msgspec.msgpack.decode(answer, type=tuple[str, int])
+            for answer in exchange.exchange("plan", message, timeout_s=timeout_s)
+        ]
+        digests = [digest for digest, _ in answers]
+        if len(set(digests)) != 1:
+            listed = ", ".join(
+                f"{name}: {digest[:12]}"
+                for name, digest in zip(self._placement.names, digests, strict=True)
+            )
+            raise PlanError(
+                f"processes made different plans ({listed}). Run one version of reshard everywhere; "
+                "if it is one version, please report the specs."
+            )
+        return min(chunk for _, chunk in answers)
+
+    def _connect(
+        self,
+        exchange: Exchange,
+        everybody: Sequence[Contribution],
+        peers: tuple[list[int], list[int]],
+        deadline: float,
+    ) -> None:
+        """Opens the transport if any two processes have something to send each other."""
+        from reshard._native import Communicator
+
+        if peers[0] or peers[1]:
+            check_one_machine(self._placement.names, [each.machine for each in everybody])
+            nonces = b"".join(each.nonce for each in everybody)
+            ranks = self._placement.ranks
+            table = [0] * (1 + max(max(own, default=0) for own in ranks))
+            for process, own in enumerate(ranks):
+                for rank in own:
+                    table[rank] = process
+            self._communicator = Communicator.shm(
+                session_key=hashlib.sha256(nonces).hexdigest()[:32],
+                process=exchange.process,
+                rank_to_process=table,
+                send_peers=peers[0],
+                receive_peers=peers[1],
+                slot_bytes=self._chunk_bytes,
+                slots_per_ring=SLOTS_PER_RING,
+            )
+        try:
+            exchange.exchange("listening", b"", timeout_s=_left(deadline))
+            if self._communicator is not None:
+                self._communicator.connect(_left(deadline))
+            exchange.exchange("connected", b"", timeout_s=_left(deadline))
+        except BaseException:
+            self.close()
+            raise
+
+    def refit(
+        self,
+        exchange: Exchange,
+        src_buffers: Mapping[BufferKey, Buffer],
+        dst_buffers: Mapping[BufferKey, Buffer],
+        *,
+        run_id: int,
+        version: int,
+        epoch: int,
+        verify: bool,
+        timeout_s: float,
+        phases: Mapping[str, float],
+    ) -> RefitReport:
+        """Moves, verifies and commits once.
+
+        Args:
+            exchange: the members.
+            src_buffers, dst_buffers: local arrays of this process's ranks, in its side's numbers.
+            run_id: the same on all members, new for each call.
+            version, epoch: written into the report.
+            verify: compare fingerprints; the same on all members.
+            timeout_s: limit for all of it.
+            phases: seconds that the caller already spent, by phase.
+
+        Raises:
+            VerificationError: values differ. TransportError: a member failed or was silent.
+
+        Collective: every member.
+        """
+        deadline = time.monotonic() + timeout_s
+        sides = self._shifted(src_buffers), self._shifted(dst_buffers)
+        self._follow_strides(sides)
+        addresses = array(
+            "Q", [sides[e.side][e.rank, e.name].address for e in self._tables.endpoints]
+        )
+        start = time.perf_counter()
+        try:
+            stats = self._program.run(
+                self._communicator, addresses, run_id=run_id, timeout_s=_left(deadline)
+            )
+        except TransportError as error:
+            self._raise_cause(exchange, error)
+        moved = time.perf_counter()
+        sums = self._fingerprints(sides) if verify else b""
+        verified = time.perf_counter()
+        outcome = _Outcome(
+            stats.bytes_received + stats.bytes_local,
+            stats.bytes_local,
+            self._bytes_held,
+            moved - start,
+            verified - moved,
+            stats.ns_pack / 1e9,
+            stats.ns_unpack / 1e9,
+            stats.ns_wait / 1e9,
+            stats.peak_staging_bytes,
+            sums,
+        )
+        answers = exchange.exchange(
+            "done",
+            msgspec.msgpack.encode(outcome),
+            timeout_s=_left(deadline),
+            while_waiting=self._liveness(),
+        )
+        outcomes = _decoded(answers, _Outcome)
+        fingerprints = self._verdict(outcomes) if verify else {}
+        return self._report(
+            outcomes, version, epoch, fingerprints, phases, time.perf_counter() - verified
+        )
+
+    def check_peers(self) -> None:
+        """Raises TransportError if a process that this one exchanges bytes with died."""
+        if self._communicator is not None:
+            self._communicator.check_peers()
+
+    def _liveness(self) -> Callable[[], None] | None:
+        return None if self._communicator is None else self._communicator.check_peers
+
+    def _raise_cause(self, exchange: Exchange, error: TransportError) -> None:
+        """Raises what broke the run: another member's error if it is the cause, else `error`."""
+        from reshard._native import is_abort
+
+        if is_abort(error):
+            # A peer gave up first and says why; its word reaches this exchange within moments.
+            exchange.exchange("aborted", b"", timeout_s=2.0)
+        exchange.fail(error, culprit=self._process_of(error.peer))
+        raise error
+
+    def _process_of(self, rank: int | None) -> int | None:
+        for process, ranks in enumerate(self._placement.ranks):
+            if rank in ranks:
+                return process
+        return None
+
+    def _follow_strides(
+        self, sides: tuple[Mapping[BufferKey, Buffer], Mapping[BufferKey, Buffer]]
+    ) -> None:
+        """Makes the tables anew if local arrays have other strides than when they were made."""
+        if _shapes(self._tables.endpoints, sides) == self._shapes:
+            return
+        self._fingerprint_table = None
+        self._tables = make_program_tables(self.plan, self._ranks, *sides)
+        self._shapes = _shapes(self._tables.endpoints, sides)
+        self._program.close()
+        self._program = self._make_program()
+
+    def _fingerprints(
+        self, sides: tuple[Mapping[BufferKey, Buffer], Mapping[BufferKey, Buffer]]
+    ) -> bytes:
+        from reshard._native import fingerprints
+
+        table = self._fingerprint_table
+        if table is None:
+            table = make_fingerprint_table(self.plan, self._ranks, *sides)
+            self._fingerprint_table = table
+        addresses = array("Q", [sides[e.side][e.rank, e.name].address for e in table.endpoints])
+        return fingerprints(table.rows, addresses, table.num_slots).tobytes()
+
+    def _verdict(self, outcomes: Sequence[_Outcome]) -> Mapping[str, int]:
+        reports = [
+            (ranks, array("Q", outcome.sums))
+            for ranks, outcome in zip(self._placement.ranks, outcomes, strict=True)
+        ]
+        verdict = compare_fingerprints(self.plan, reports)
+        if verdict.problems:
+            listed = "\n  ".join(verdict.problems[:20])
+            raise VerificationError(
+                f"{len(verdict.problems)} of {len(self.plan.pairs)} tensors differ after the refit:"
+                f"\n  {listed}\nThe destination is torn; the next full refit heals it. Replicas of the "
+                "source that differ have to be made equal first."
+            )
+        return verdict.fingerprints
+
+    def _report(
+        self,
+        outcomes: Sequence[_Outcome],
+        version: int,
+        epoch: int,
+        fingerprints: Mapping[str, int],
+        phases: Mapping[str, float],
+        commit_s: float,
+    ) -> RefitReport:
+        def most(field: str) -> float:
+            return max(float(getattr(outcome, field)) for outcome in outcomes)
+
+        return RefitReport(
+            version=version,
+            epoch=epoch,
+            num_parameters=len(self.plan.pairs),
+            nbytes=sum(outcome.bytes_in for outcome in outcomes),
+            nbytes_held=sum(outcome.bytes_held for outcome in outcomes),
+            nbytes_local=sum(outcome.bytes_local for outcome in outcomes),
+            phases={
+                **phases,
+                "move": most("move_s"),
+                "verify": most("verify_s"),
+                "commit": commit_s,
+            },
+            busy={"pack": most("pack_s"), "unpack": most("unpack_s"), "idle": most("idle_s")},
+            peak_staging_bytes=int(most("peak_staging_bytes")),
+            one_copy_seconds=one_copy_seconds(
+                [outcome.bytes_in for outcome in outcomes], self._copy_rate
+            ),
+            fingerprints=fingerprints,
+        )
+
+    def close(self) -> None:
+        """Frees the transport and the program; closing twice is fine."""
+        communicator, self._communicator = self._communicator, None
+        if communicator is not None:
+            communicator.close()
+        self._program.close()
+
+
+def make_epoch_plan(placement: Placement, everybody: Sequence[Contribution]) -> Plan:
+    """Returns the plan that all members make alike out of what all of them bring.
+
+    Raises:
+        ReshardError: if the sides do not fit.
+    """
+    src = merge_specs("source", [everybody[p].src_specs for p in placement.sources])
+    casts = {cast for each in everybody for cast in each.casts}
+    allowed = {pattern for each in everybody for pattern in each.allow_unmatched}
+    pairs: list[TensorPair] = []
+    for processes, offset in placement.destinations:
+        own = merge_specs("destination", [everybody[p].dst_specs for p in processes])
+        dst = shift_specs(own, offset)
+        pairs += match(src, dst, casts=sorted(casts), allow_unmatched=sorted(allowed))
+    return Plan(pairs, min(each.staging_bytes for each in everybody))
+
+
+def make_contribution(
+    src_specs: Sequence[TensorSpec],
+    dst_specs: Sequence[TensorSpec],
+    *,
+    casts: Sequence[tuple[str, str]],
+    allow_unmatched: Sequence[str],
+    staging_bytes: int,
+) -> Contribution:
+    """Returns what this process brings to an epoch."""
+    return Contribution(
+        encode_specs(src_specs),
+        encode_specs(dst_specs),
+        tuple((str(a), str(b)) for a, b in casts),
+        tuple(allow_unmatched),
+        staging_bytes,
+        this_machine(),
+        os.urandom(16),
+    )
+
+
+def _decoded(answers: Sequence[bytes], kind: type[Any]) -> list[Any]:
+    try:
+        return [msgspec.msgpack.decode(answer, type=kind) for answer in answers]
+    except msgspec.MsgspecError as error:
+        raise PlanError(
+            f"a member sent a {kind.__name__} that does not decode ({error}). Run one version of "
+            "reshard everywhere."
+        ) from error
+
+
+def _shapes(
+    endpoints: Sequence[Endpoint],
+    sides: tuple[Mapping[BufferKey, Buffer], Mapping[BufferKey, Buffer]],
+) -> list[tuple[tuple[int, ...], tuple[int, ...], int]]:
+    buffers = [sides[e.side][e.rank, e.name] for e in endpoints]
+    return [(buffer.shape, buffer.strides, int(buffer.dtype)) for buffer in buffers]
+
+
+def _bytes_held(pair: TensorPair, ranks: Sequence[int]) -> int:
+    """Returns the wire bytes of all that these ranks store of a destination tensor."""
+    rows, ndim = pair.geometry.dst.rows, len(pair.geometry.space.shape)
+    side = Side(pair.dst.shape, pair.dst.layout, rows)
+    elements = sum(
+        piece.num_elements for rank in ranks for piece in pieces_of_rank(side, ndim, rank)
+    )
+    return elements * pair.wire_dtype.itemsize
+
+
+def _left(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())

@@ -1,0 +1,96 @@
+"""The trainer's end of a refit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from reshard.buffers import Buffer, BufferKey
+from reshard.errors import LayoutError
+from reshard.refit_end import RefitEnd
+from reshard.report import RefitReport
+from reshard.store_server import StoreServer
+from reshard.tensor_spec import TensorSpec
+
+__all__ = ["Source"]
+
+
+class Source(RefitEnd):
+    """Publishes weights; process 0 of the source program hosts the store at the address.
+
+    Arguments are those of `RefitEnd`, without the role. `group` may be left out.
+
+    Example: see `reshard_torch.Source` and `reshard_jax.Source`, which make specs and buffers out of
+    framework objects.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        specs: Sequence[TensorSpec],
+        *,
+        process: int = 0,
+        group: str = "source",
+        token: str | None = None,
+        **options: Any,  # noqa: ANN401 (those of RefitEnd)
+    ) -> None:
+        self._version = -1
+        self._server = StoreServer(address, token=token) if process == 0 else None
+        meeting = address if self._server is None else self._server.local_address
+        try:
+            super().__init__(
+                "source", meeting, specs, process=process, group=group, token=token, **options
+            )
+        except BaseException:
+            self._close_server()
+            raise
+
+    @property
+    def address(self) -> str | None:
+        """Where destinations meet this source; only its process 0 knows (port 0 picks a port)."""
+        return None if self._server is None else self._server.address
+
+    def publish(
+        self,
+        buffers: Mapping[BufferKey, Buffer],
+        *,
+        version: int,
+        verify: bool = True,
+        timeout_s: float | None = None,
+    ) -> RefitReport:
+        """Moves the weights into every destination, and returns when all have all of them.
+
+        The memory of `buffers` may be changed again as soon as this returns or raises.
+
+        Args:
+            buffers: local arrays per (rank, stored name).
+            version: must be larger than that of the last finished publish.
+            verify: compare fingerprints of all tensors afterwards.
+            timeout_s: limit for waiting and moving; None means that of the constructor.
+
+        Raises:
+            LayoutError, PlanError: something does not fit; nothing moved, on any rank.
+            TransferTimeout: somebody did not come; the message says who.
+            TransportError: a destination failed; it is torn, and the next publish goes on without it.
+            VerificationError: values differ after the refit.
+
+        Collective: every process of the source, and `refit` on every process of every destination.
+        """
+        if version <= self._version:
+            raise LayoutError(
+                f"version {version} was published before (last was {self._version}). "
+                "Versions have to grow."
+            )
+        report = self._take_part(buffers, version=version, verify=verify, timeout_s=timeout_s)
+        self._version = version
+        return report
+
+    def close(self) -> None:
+        """Leaves, closes the store, and frees everything; closing twice is fine."""
+        super().close()
+        self._close_server()
+
+    def _close_server(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
