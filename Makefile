@@ -31,7 +31,8 @@ PACKAGE_SOURCES := $(wildcard pyproject.toml CMakeLists.txt native/CMakeLists.tx
 		-type f -not -name '*.pyc')
 
 .PHONY: demo
-demo: .venv-trainer/.reshard .venv-engine/.reshard $(CHECKPOINT)/model.safetensors  ## Refit a PyTorch engine from a JAX trainer, with a report and a chart
+demo: ## Refit a PyTorch engine from a JAX trainer
+demo: .venv-trainer/.reshard .venv-engine/.reshard $(CHECKPOINT)/model.safetensors
 	@.venv-trainer/bin/python examples/grpo/demo.py --port $(PORT)
 
 .venv-trainer/.requirements: examples/grpo/requirements-trainer.txt | check-python

@@ -14,12 +14,12 @@ class RefitRecord:
     Attributes:
         num_parameters: Tensors moved.
         nbytes: Bytes moved to all ranks of the engine together.
-        seconds: From `publish` called to `publish` returned.
-        phases: Seconds by phase.
-        bytes_per_second: `nbytes` over `seconds`.
+        seconds: From all processes being there to the version being committed.
+        phases: Seconds by phase on the slowest process; `wait` and `setup` come before `seconds`.
+        bytes_per_second: `nbytes` over the seconds of moving.
         peak_staging_bytes: Largest staging memory of a process.
         share_resharded: Share of the bytes that took the reshard path, 0 to 1.
-        achieved_share_of_limit: Seconds that one copy of the bytes takes, over `seconds`.
+        achieved_share_of_limit: Seconds that one copy of the bytes takes, over those of moving.
     """
 
     num_parameters: int
@@ -35,7 +35,8 @@ class RefitRecord:
     def of(report: object) -> RefitRecord:
         """Copies what the demo shows out of reshard's report."""
         names = (field.name for field in dataclasses.fields(RefitRecord))
-        return RefitRecord(**{name: getattr(report, name) for name in names})
+        values = {name: getattr(report, name) for name in names}
+        return RefitRecord(**values | {"phases": dict(values["phases"])})
 
 
 @dataclasses.dataclass(frozen=True)
