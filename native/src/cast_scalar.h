@@ -2,7 +2,7 @@
 // rounding or flush-to-zero mode. These define the values; the vector code must agree bit for bit.
 //
 // Every conversion to a narrower type rounds to nearest even, once, from float32. A float64 becomes
-// float32 first, so it is rounded twice on the way to a 16- or 8-bit type: torch 2.13 does the same.
+// float32 first, so it is rounded twice on the way to a 16- or 8-bit type, as in torch 2.13.
 // A NaN stays a NaN and keeps its sign; its payload is unspecified, because torch's own differs
 // between its scalar and vector code.
 #ifndef RESHARD_NATIVE_SRC_CAST_SCALAR_H_
@@ -136,7 +136,7 @@ inline std::uint8_t f32_to_f8_e4m3fn(float value) {
 inline float f8_e4m3fn_to_f32(std::uint8_t narrow) {
   const std::uint32_t sign = static_cast<std::uint32_t>(narrow & 0x80U) << 24;
   const std::uint32_t magnitude = narrow & 0x7FU;
-  if (magnitude == 0x7FU) return float_of(sign | 0x7FC00000U);
+  if (magnitude == 0x7FU) return float_of(sign | 0x7FF00000U);
   return float_of(sign | widen_from_narrow(magnitude, kE4M3));
 }
 

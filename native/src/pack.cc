@@ -1,39 +1,102 @@
 #include "pack.h"
 
+#include <cstdlib>
 #include <cstring>
 #include <stdexcept>
 #include <string>
 
 #include "cast.h"
-#include "cast_scalar.h"
+#include "pack_copy.h"
+#include "pack_rows.h"
+#include "pack_split.h"
 
 namespace reshard {
 namespace {
 
-// Calls visit(memory offset in bytes, index on the wire relative to first) for every element.
-template <typename Visit>
-void for_each_element(const StridedBox& box, std::int64_t first, std::int64_t count,
-                      const Visit& visit) {
-  std::int64_t at[kMaxDims] = {};
-  std::int64_t rest = first;
-  for (int k = box.ndim - 1; k >= 0 && count > 0; --k) {
-    at[k] = rest % box.size[k];
-    rest /= box.size[k];
-  }
-  for (std::int64_t n = 0; n < count; ++n) {
-    std::int64_t offset = 0;
-    for (int k = 0; k < box.ndim; ++k) offset += at[k] * box.stride[k];
-    visit(offset, n);
-    for (int k = box.ndim - 1; k >= 0; --k) {
-      if (++at[k] < box.size[k]) break;
-      at[k] = 0;
-    }
-  }
+[[noreturn]] void refuse(const char* what, DType from, DType to) {
+  throw std::invalid_argument(std::string(what) + ": no conversion from " + name_of(from) +
+                              " to " + name_of(to) + "; check the pair before calling");
 }
 
-[[noreturn]] void refuse(const char* what, DType from, DType to) {
-  throw std::invalid_argument(std::string(what) + " has no cast from " + name_of(from) + " to " +
-                              name_of(to));
+// The strides of a box on the wire, where it is dense.
+struct WireBox {
+  std::int64_t wire_stride[kMaxDims];
+
+  WireBox(const StridedBox& box, std::int64_t wire_width) {
+    std::int64_t step = wire_width;
+    for (int k = box.ndim - 1; k >= 0; --k) {
+      wire_stride[k] = step;
+      step *= box.size[k];
+    }
+  }
+};
+
+// The dim whose incomplete indices stay with their neighbours: the one along which memory is
+// closest together, if a cache line holds several of its elements and the wire has it further out.
+int banded_dim(const StridedBox& box) {
+  int closest = box.ndim - 1;
+  for (int k = 0; k < box.ndim; ++k) {
+    if (std::llabs(box.stride[k]) < std::llabs(box.stride[closest])) closest = k;
+  }
+  return closest < box.ndim - 1 && std::llabs(box.stride[closest]) < 64 ? closest : -1;
+}
+
+// Calls visit(part, memory offset, wire offset from element `first`) with boxes that make up the
+// range; dst is the wire side of part's dims.
+template <typename Visit>
+void for_each_part(const StridedBox& box, std::int64_t wire_width, std::int64_t first,
+                   std::int64_t count, const Visit& visit) {
+  const WireBox wire(box, wire_width);
+  const auto visit_part = [&](const BoxPart& part) {
+    CopyBox copy;
+    copy.ndim = box.ndim;
+    std::int64_t memory_offset = 0;
+    std::int64_t wire_offset = -first * wire_width;
+    for (int k = 0; k < box.ndim; ++k) {
+      copy.dims[k] = {part.size[k], wire.wire_stride[k], box.stride[k]};
+      memory_offset += part.start[k] * box.stride[k];
+      wire_offset += part.start[k] * wire.wire_stride[k];
+    }
+    visit(copy, memory_offset, wire_offset);
+  };
+  RangeSplit(box, banded_dim(box), visit_part).split(first, count);
+}
+
+CopyBox reversed(const CopyBox& box) {
+  CopyBox out;
+  out.ndim = box.ndim;
+  for (int k = 0; k < box.ndim; ++k) {
+    const CopyDim& dim = box.dims[k];
+    out.dims[k] = {dim.size, dim.src, dim.dst};
+  }
+  return out;
+}
+
+// One chunk's choice of stores, and the fence that goes with it.
+class StoreScope {
+ public:
+  StoreScope(Stores wanted, std::int64_t nbytes)
+      : stores_(nbytes < kMinStreamingTotal ? Stores::kCached : wanted) {}
+  ~StoreScope() {
+    if (stores_ == Stores::kStreaming) fence_streaming_stores();
+  }
+  StoreScope(const StoreScope&) = delete;
+  StoreScope& operator=(const StoreScope&) = delete;
+  Stores stores() const { return stores_; }
+
+ private:
+  const Stores stores_;
+};
+
+void pack_converted(const StridedBox& box, const std::byte* base, const Conversion& conversion,
+                    std::int64_t first, std::int64_t count, std::byte* out, Stores wanted) {
+  const FloatEnvironment environment;
+  const StoreScope scope(wanted, count * conversion.to_width());
+  for_each_part(box, conversion.to_width(), first, count,
+                [&](const CopyBox& part, std::int64_t memory, std::int64_t wire) {
+                  convert_box(part, out + wire, base + memory, conversion, WireSide::kDestination,
+                              scope.stores());
+                });
 }
 
 }  // namespace
@@ -43,76 +106,65 @@ bool can_apply_affine(DType mem, DType wire) {
 }
 
 void pack(const StridedBox& box, const std::byte* base, DType mem, DType wire, std::int64_t first,
-          std::int64_t count, std::byte* out) {
-  const CastFunction cast = cast_function(mem, wire);
-  if (cast == nullptr && mem != wire) refuse("pack", mem, wire);
+          std::int64_t count, std::byte* out, Stores stores) {
+  if (mem != wire) {
+    if (!can_cast(mem, wire)) refuse("pack", mem, wire);
+    return pack_converted(box, base, Conversion(mem, wire), first, count, out, stores);
+  }
   const std::int64_t width = size_of(wire);
-  const FloatEnvironment environment;
-  for_each_element(box, first, count, [&](std::int64_t offset, std::int64_t n) {
-    if (cast != nullptr) {
-      cast(base + offset, out + n * width, 1, false);
-    } else {
-      std::memcpy(out + n * width, base + offset, static_cast<std::size_t>(width));
-    }
-  });
+  const StoreScope scope(stores, count * width);
+  for_each_part(box, width, first, count,
+                [&](const CopyBox& part, std::int64_t memory, std::int64_t offset) {
+                  copy_box(part, out + offset, base + memory, width, scope.stores());
+                });
 }
 
 void unpack(const StridedBox& box, std::byte* base, DType mem, DType wire, std::int64_t first,
-            std::int64_t count, const std::byte* in) {
-  const CastFunction cast = cast_function(wire, mem);
-  if (cast == nullptr && mem != wire) refuse("unpack", wire, mem);
+            std::int64_t count, const std::byte* in, Stores stores) {
   const std::int64_t width = size_of(wire);
-  const FloatEnvironment environment;
-  for_each_element(box, first, count, [&](std::int64_t offset, std::int64_t n) {
-    if (cast != nullptr) {
-      cast(in + n * width, base + offset, 1, false);
-    } else {
-      std::memcpy(base + offset, in + n * width, static_cast<std::size_t>(width));
-    }
-  });
+  const StoreScope scope(stores, count * size_of(mem));
+  if (mem != wire) {
+    if (!can_cast(wire, mem)) refuse("unpack", wire, mem);
+    const FloatEnvironment environment;
+    const Conversion conversion(wire, mem);
+    return for_each_part(box, width, first, count,
+                         [&](const CopyBox& part, std::int64_t memory, std::int64_t offset) {
+                           convert_box(reversed(part), base + memory, in + offset, conversion,
+                                       WireSide::kSource, scope.stores());
+                         });
+  }
+  for_each_part(box, width, first, count,
+                [&](const CopyBox& part, std::int64_t memory, std::int64_t offset) {
+                  copy_box(reversed(part), base + memory, in + offset, width, scope.stores());
+                });
 }
 
 void pack_affine(const StridedBox& box, const std::byte* base, DType mem, DType wire,
-                 const Affine& affine, std::int64_t first, std::int64_t count, std::byte* out) {
+                 const Affine& affine, std::int64_t first, std::int64_t count, std::byte* out,
+                 Stores stores) {
   if (!can_apply_affine(mem, wire)) refuse("pack_affine", mem, wire);
-  const DType middle =
-      mem == DType::kF64 || wire == DType::kF64 ? DType::kF64 : DType::kF32;
-  const CastFunction load = cast_function(mem, middle);
-  const CastFunction store = cast_function(middle, wire);
-  const std::int64_t width = size_of(wire);
-  const FloatEnvironment environment;
-  for_each_element(box, first, count, [&](std::int64_t offset, std::int64_t n) {
-    alignas(8) std::byte value[8];
-    if (load != nullptr) {
-      load(base + offset, value, 1, false);
-    } else {
-      std::memcpy(value, base + offset, static_cast<std::size_t>(size_of(mem)));
-    }
-    if (middle == DType::kF64) {
-      double x;
-      std::memcpy(&x, value, sizeof(x));
-      x = x * affine.scale;
-      x = x + affine.offset;
-      std::memcpy(value, &x, sizeof(x));
-    } else {
-      float x;
-      std::memcpy(&x, value, sizeof(x));
-      x = x * static_cast<float>(affine.scale);
-      x = x + static_cast<float>(affine.offset);
-      std::memcpy(value, &x, sizeof(x));
-    }
-    if (store != nullptr) {
-      store(value, out + n * width, 1, false);
-    } else {
-      std::memcpy(out + n * width, value, static_cast<std::size_t>(width));
-    }
-  });
+  pack_converted(box, base, Conversion(mem, wire, affine), first, count, out, stores);
 }
 
 void fill_zero(const StridedBox& box, std::byte* base, std::int64_t element_size) {
-  for_each_element(box, 0, num_elements(box), [&](std::int64_t offset, std::int64_t) {
-    std::memset(base + offset, 0, static_cast<std::size_t>(element_size));
-  });
+  StridedBox rest = coalesce(box, element_size);
+  std::int64_t run = element_size;
+  const int last = rest.ndim - 1;
+  if (rest.stride[last] == element_size) {
+    run *= rest.size[last];
+    rest.size[last] = 1;
+  }
+  if (num_elements(rest) == 0) return;
+  std::int64_t at[kMaxDims] = {};
+  for (int k = 0; k >= 0;) {
+    std::memset(base, 0, static_cast<std::size_t>(run));
+    for (k = last; k >= 0; --k) {
+      base += rest.stride[k];
+      if (++at[k] < rest.size[k]) break;
+      at[k] = 0;
+      base -= rest.size[k] * rest.stride[k];
+    }
+  }
 }
 
 }  // namespace reshard

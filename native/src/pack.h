@@ -10,16 +10,11 @@
 #include <cstdint>
 
 #include "dtype.h"
+#include "pack_convert.h"
+#include "pack_stores.h"
 #include "strided_box.h"
 
 namespace reshard {
-
-// value -> value * scale + offset, two roundings, before the cast. Computed in float32, or in
-// float64 when the memory or the wire dtype is float64.
-struct Affine {
-  double scale;
-  double offset;
-};
 
 // Whether pack_affine can serve this pair: both are floats that have casts.
 bool can_apply_affine(DType mem, DType wire);
@@ -27,20 +22,22 @@ bool can_apply_affine(DType mem, DType wire);
 // Copies elements [first, first+count) (row-major order of `box`) from strided memory at `base`
 // (dtype `mem`) into dense `out` (dtype `wire`). `base` and `out` need no alignment. The written
 // bytes are visible to another process once it learns of them through an ordinary store or a lock.
+// Ask for Stores::kCached when the reader of `out` comes at once, as with a slot of a ring.
 // Throws std::invalid_argument when !can_cast(mem, wire).
 void pack(const StridedBox& box, const std::byte* base, DType mem, DType wire, std::int64_t first,
-          std::int64_t count, std::byte* out);
+          std::int64_t count, std::byte* out, Stores stores = Stores::kStreaming);
 
 // The reverse: dense `in` (dtype `wire`) to elements [first, first+count) of strided memory. Every
 // element has its own address (no zero strides). Throws std::invalid_argument when
 // !can_cast(wire, mem).
 void unpack(const StridedBox& box, std::byte* base, DType mem, DType wire, std::int64_t first,
-            std::int64_t count, const std::byte* in);
+            std::int64_t count, const std::byte* in, Stores stores = Stores::kStreaming);
 
 // pack with an affine step before the cast. Slower than pack: meant for small tensors such as
 // norms. Throws std::invalid_argument when !can_apply_affine(mem, wire).
 void pack_affine(const StridedBox& box, const std::byte* base, DType mem, DType wire,
-                 const Affine& affine, std::int64_t first, std::int64_t count, std::byte* out);
+                 const Affine& affine, std::int64_t first, std::int64_t count, std::byte* out,
+                 Stores stores = Stores::kStreaming);
 
 // Zeroes every element of the box.
 void fill_zero(const StridedBox& box, std::byte* base, std::int64_t element_size);

@@ -1,98 +1,92 @@
-// The few macros that the C++ tests need: named tests, checks that print both values, a runner.
-//
-//   TEST(cutting_is_the_same_on_both_ends) { CHECK_EQ(actual, expected); }
-//   int main(int argc, char** argv) { return reshard::test::run_all(argc, argv); }
-//
-// A failed check throws, so a test stops at its first failure and the others still run. Arguments
-// select tests by substring of the name.
+// The little that the native tests need: checks that count, a seeded generator, hashed data.
 #ifndef RESHARD_NATIVE_TESTS_CHECK_H_
 #define RESHARD_NATIVE_TESTS_CHECK_H_
 
+#include <cinttypes>
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
-#include <exception>
-#include <functional>
-#include <sstream>
-#include <stdexcept>
+#include <cstdlib>
+#include <random>
 #include <string>
-#include <utility>
 #include <vector>
 
-namespace reshard::test {
+namespace reshard_test {
 
-struct Failure : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
-inline std::vector<std::pair<std::string, std::function<void()>>>& all_tests() {
-  static std::vector<std::pair<std::string, std::function<void()>>> tests;
-  return tests;
+// Failures so far; the first few are printed, the rest only counted.
+inline int& num_failures() {
+  static int failures = 0;
+  return failures;
 }
 
-struct Registration {
-  Registration(const char* name, std::function<void()> body) {
-    all_tests().emplace_back(name, std::move(body));
+inline int& num_checks() {
+  static int checks = 0;
+  return checks;
+}
+
+inline void check(bool holds, const char* file, int line, const char* condition,
+                  const std::string& detail) {
+  ++num_checks();
+  if (holds) return;
+  if (++num_failures() <= 20) {
+    std::fprintf(stderr, "%s:%d: failed: %s  %s\n", file, line, condition, detail.c_str());
   }
-};
-
-template <typename... Parts>
-[[noreturn]] void fail(const char* file, int line, const Parts&... parts) {
-  std::ostringstream stream;
-  stream << file << ":" << line << ": ";
-  (stream << ... << parts);
-  throw Failure(stream.str());
 }
 
-inline int run_all(int argc, char** argv) {
-  int failed = 0;
-  int ran = 0;
-  for (const auto& [name, body] : all_tests()) {
-    bool selected = argc <= 1;
-    for (int i = 1; i < argc; ++i) selected |= name.find(argv[i]) != std::string::npos;
-    if (!selected) continue;
-    ++ran;
-    std::printf("[ run  ] %s\n", name.c_str());
-    std::fflush(stdout);
-    try {
-      body();
-      std::printf("[ ok   ] %s\n", name.c_str());
-    } catch (const std::exception& error) {
-      ++failed;
-      std::printf("[ FAIL ] %s: %s\n", name.c_str(), error.what());
-    }
-    std::fflush(stdout);
-  }
-  std::printf("%d of %d tests failed\n", failed, ran);
-  return failed == 0 && ran > 0 ? 0 : 1;
-}
-
-}  // namespace reshard::test
-
-#define TEST(name)                                                                  \
-  static void test_##name();                                                        \
-  static const reshard::test::Registration registration_##name(#name, test_##name); \
-  static void test_##name()
-
-#define CHECK(condition)                                                                \
-  do {                                                                                  \
-    if (!(condition)) reshard::test::fail(__FILE__, __LINE__, "not true: " #condition); \
-  } while (false)
-
-#define CHECK_EQ(actual, expected)                                                    \
+// CHECK(condition, detail): `detail` is a std::string, built only on failure.
+#define CHECK(condition, detail)                                                      \
   do {                                                                                \
-    const auto& check_actual = (actual);                                              \
-    const auto& check_expected = (expected);                                          \
-    if (!(check_actual == check_expected)) {                                          \
-      reshard::test::fail(__FILE__, __LINE__, #actual " is ", check_actual, ", not ", \
-                          check_expected);                                            \
-    }                                                                                 \
+    const bool check_holds = (condition);                                             \
+    ::reshard_test::check(check_holds, __FILE__, __LINE__, #condition,                \
+                          check_holds ? std::string() : std::string(detail));         \
   } while (false)
 
-#define CHECK_CONTAINS(text, part)                                                          \
-  do {                                                                                      \
-    const std::string check_text = (text);                                                  \
-    if (check_text.find(part) == std::string::npos) {                                       \
-      reshard::test::fail(__FILE__, __LINE__, "'", part, "' is not in '", check_text, "'"); \
-    }                                                                                       \
-  } while (false)
+// SplitMix64: a counter put through a mixing function, so that it also serves as a hash.
+inline std::uint64_t hash(std::uint64_t value) {
+  value += 0x9E3779B97F4A7C15U;
+  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9U;
+  value = (value ^ (value >> 27)) * 0x94D049BB133111EBU;
+  return value ^ (value >> 31);
+}
+
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) : state_(seed) {}
+  std::uint64_t next() { return hash(state_++); }
+  // In [low, high].
+  std::int64_t between(std::int64_t low, std::int64_t high) {
+    return low + static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(high - low + 1));
+  }
+  bool one_in(std::int64_t n) { return between(1, n) == 1; }
+
+ private:
+  std::uint64_t state_;
+};
+
+// Byte i of the result depends on all of (salt, i): a shifted, swapped or stale run never matches.
+inline std::vector<std::byte> hashed_bytes(std::size_t size, std::uint64_t salt) {
+  std::vector<std::byte> bytes(size);
+  for (std::size_t i = 0; i < size; ++i) {
+    bytes[i] = static_cast<std::byte>(hash(salt * 0x100000001B3U + i) >> 56);
+  }
+  return bytes;
+}
+
+// The seed: the first argument, or a new one. Printed, so that a failure can be repeated.
+inline std::uint64_t start(int argc, char** argv) {
+  const std::uint64_t seed =
+      argc > 1 ? std::strtoull(argv[1], nullptr, 0) : (std::uint64_t{std::random_device{}()});
+  std::printf("%s: seed %" PRIu64 "\n", argv[0], seed);
+  std::fflush(stdout);
+  return seed;
+}
+
+// The exit status.
+inline int finish() {
+  std::printf("%d checks, %d failed\n", num_checks(), num_failures());
+  return num_failures() == 0 ? 0 : 1;
+}
+
+}  // namespace reshard_test
 
 #endif  // RESHARD_NATIVE_TESTS_CHECK_H_

@@ -1,0 +1,202 @@
+#include "pack_convert.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "pack_loop.h"
+
+namespace reshard {
+namespace {
+
+// Elements of an affine step at a time; small enough to stay in the first-level cache.
+constexpr std::int64_t kAffineBlock = 512;
+
+// Bytes of memory dtype gathered at a time.
+constexpr std::int64_t kStageBytes = 16 * 1024;
+
+// A block spans whole cache lines on both sides where the dims allow it.
+constexpr std::int64_t kStageRow = 128;
+constexpr std::int64_t kStageColumn = 32;
+
+// Shorter runs are gathered first and converted many at a time.
+constexpr std::int64_t kMinDirectRun = 64;
+
+}  // namespace
+
+Conversion::Conversion(DType from, DType to)
+    : from_width_(size_of(from)),
+      to_width_(size_of(to)),
+      is_affine_(false),
+      is_double_(false),
+      affine_{1.0, 0.0},
+      load_(cast_function(from, to)),
+      store_(nullptr) {}
+
+Conversion::Conversion(DType from, DType to, const Affine& affine)
+    : from_width_(size_of(from)),
+      to_width_(size_of(to)),
+      is_affine_(true),
+      is_double_(from == DType::kF64 || to == DType::kF64),
+      affine_(affine),
+      load_(cast_function(from, is_double_ ? DType::kF64 : DType::kF32)),
+      store_(cast_function(is_double_ ? DType::kF64 : DType::kF32, to)) {}
+
+void Conversion::run(const std::byte* in, std::byte* out, std::int64_t count,
+                     Stores stores) const {
+  if (!is_affine_) return load_(in, out, count, stores == Stores::kStreaming);
+  for (std::int64_t done = 0; done < count; done += kAffineBlock) {
+    const std::int64_t part = std::min(kAffineBlock, count - done);
+    if (is_double_) {
+      run_affine<double>(in + done * from_width_, out + done * to_width_, part);
+    } else {
+      run_affine<float>(in + done * from_width_, out + done * to_width_, part);
+    }
+  }
+}
+
+template <typename Real>
+void Conversion::run_affine(const std::byte* in, std::byte* out, std::int64_t count) const {
+  Real values[kAffineBlock];
+  auto* const bytes = reinterpret_cast<std::byte*>(values);
+  if (load_ != nullptr) {
+    load_(in, bytes, count, false);
+  } else {
+    std::memcpy(bytes, in, static_cast<std::size_t>(count * from_width_));
+  }
+  const Real scale = static_cast<Real>(affine_.scale);
+  const Real offset = static_cast<Real>(affine_.offset);
+  // Two loops, so that no compiler fuses the two roundings into one.
+  for (std::int64_t i = 0; i < count; ++i) values[i] *= scale;
+  for (std::int64_t i = 0; i < count; ++i) values[i] += offset;
+  if (store_ != nullptr) {
+    store_(bytes, out, count, false);
+  } else {
+    std::memcpy(out, bytes, static_cast<std::size_t>(count * to_width_));
+  }
+}
+
+namespace {
+
+// Gathers blocks of the strided side into a dense stage in wire order and converts between stage
+// and wire (or the reverse).
+class StagedConversion {
+ public:
+  StagedConversion(const CopyDim* dims, int ndim, const Conversion& conversion, WireSide wire,
+                   Stores stores)
+      : dims_(dims),
+        ndim_(ndim),
+        conversion_(conversion),
+        wire_(wire),
+        stores_(stores),
+        width_(wire == WireSide::kDestination ? conversion.from_width() : conversion.to_width()) {
+    choose_extents();
+  }
+
+  void run(std::byte* dst, const std::byte* src) { run_dim(0, dst, src); }
+
+ private:
+  std::int64_t memory_stride(const CopyDim& dim) const {
+    return std::llabs(wire_ == WireSide::kDestination ? dim.src : dim.dst);
+  }
+
+  void choose_extents() {
+    int closest = ndim_ - 1;
+    for (int k = 0; k < ndim_; ++k) {
+      extent_[k] = 1;
+      if (memory_stride(dims_[k]) < memory_stride(dims_[closest])) closest = k;
+    }
+    std::int64_t room = kStageBytes / width_;
+    const auto grow = [&](int k, std::int64_t limit) {
+      room *= extent_[k];
+      extent_[k] = std::min({dims_[k].size, limit, room});
+      room /= extent_[k];
+    };
+    if (closest != ndim_ - 1) {
+      grow(ndim_ - 1, kStageRow);
+      grow(closest, kStageColumn);
+    }
+    for (int k = ndim_ - 1; k >= 0; --k) grow(k, dims_[k].size);
+  }
+
+  void run_dim(int k, std::byte* dst, const std::byte* src) {
+    if (k == ndim_) return run_block(dst, src);
+    for (std::int64_t at = 0; at < dims_[k].size; at += extent_[k]) {
+      size_[k] = std::min(extent_[k], dims_[k].size - at);
+      run_dim(k + 1, dst + at * dims_[k].dst, src + at * dims_[k].src);
+    }
+  }
+
+  void run_block(std::byte* dst, const std::byte* src) {
+    CopyBox strided = {};    // memory to stage, or stage to memory
+    CopyDim dense[kMaxDims];  // between stage and wire
+    strided.ndim = ndim_;
+    std::int64_t step = width_;
+    for (int k = ndim_ - 1; k >= 0; --k) {
+      if (wire_ == WireSide::kDestination) {
+        strided.dims[k] = {size_[k], step, dims_[k].src};
+        dense[k] = {size_[k], dims_[k].dst, step};
+      } else {
+        strided.dims[k] = {size_[k], dims_[k].dst, step};
+        dense[k] = {size_[k], step, dims_[k].src};
+      }
+      step *= size_[k];
+    }
+    if (wire_ == WireSide::kDestination) {
+      copy_box(strided, stage_, src, width_, Stores::kCached);
+      convert(dense, dst, stage_);
+    } else {
+      convert(dense, stage_, src);
+      copy_box(strided, dst, stage_, width_, stores_);
+    }
+  }
+
+  // Both sides are dense up to gaps on the wire.
+  void convert(const CopyDim* dims, std::byte* dst, const std::byte* src) {
+    std::int64_t run = 1;
+    int outer = ndim_;
+    while (outer > 0 && (dims[outer - 1].size == 1 ||
+                         (dims[outer - 1].dst == run * conversion_.to_width() &&
+                          dims[outer - 1].src == run * conversion_.from_width()))) {
+      run *= dims[--outer].size;
+    }
+    const Stores stores = wire_ == WireSide::kDestination ? stores_ : Stores::kCached;
+    for_each_index(dims, outer, dst, src, [&](std::byte* to, const std::byte* from) {
+      conversion_.run(from, to, run, stores);
+    });
+  }
+
+  const CopyDim* const dims_;
+  const int ndim_;
+  const Conversion& conversion_;
+  const WireSide wire_;
+  const Stores stores_;
+  const std::int64_t width_;  // of an element in memory
+  std::int64_t extent_[kMaxDims] = {};
+  std::int64_t size_[kMaxDims] = {};
+  alignas(64) std::byte stage_[kStageBytes];
+};
+
+}  // namespace
+
+void convert_box(const CopyBox& box, std::byte* dst, const std::byte* src,
+                 const Conversion& conversion, WireSide wire, Stores stores) {
+  CopyDim dims[kMaxDims];
+  int ndim = 0;
+  for (int k = 0; k < box.ndim; ++k) {
+    if (box.dims[k].size == 0) return;
+    if (box.dims[k].size > 1) dims[ndim++] = box.dims[k];
+  }
+  if (ndim == 0) return conversion.run(src, dst, 1, Stores::kCached);
+  const CopyDim& last = dims[ndim - 1];
+  const bool is_dense =
+      last.dst == conversion.to_width() && last.src == conversion.from_width();
+  if (is_dense && (ndim == 1 || last.size >= kMinDirectRun)) {
+    return for_each_index(dims, ndim - 1, dst, src, [&](std::byte* to, const std::byte* from) {
+      conversion.run(from, to, last.size, stores);
+    });
+  }
+  StagedConversion(dims, ndim, conversion, wire, stores).run(dst, src);
+}
+
+}  // namespace reshard

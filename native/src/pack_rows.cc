@@ -1,0 +1,169 @@
+#include "pack_rows.h"
+
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include "cpu_features.h"
+#endif
+
+namespace reshard {
+namespace {
+
+constexpr std::int64_t kCacheLine = 64;
+
+// A copy whose width the compiler knows becomes one or a few moves.
+template <std::int64_t width>
+inline void move(std::byte* dst, const std::byte* src) {
+  std::memcpy(dst, src, static_cast<std::size_t>(width));
+}
+
+// `size` in [width, 2 * width]: two moves that may overlap.
+template <std::int64_t width>
+inline void move_pair(std::byte* dst, const std::byte* src, std::int64_t size) {
+  const std::int64_t last = size - width;
+  std::byte tail[static_cast<std::size_t>(width)];
+  move<width>(tail, src + last);
+  move<width>(dst, src);
+  move<width>(dst + last, tail);
+}
+
+inline void move_below_64(std::byte* dst, const std::byte* src, std::int64_t size) {
+  if (size >= 32) return move_pair<32>(dst, src, size);
+  if (size >= 16) return move_pair<16>(dst, src, size);
+  if (size >= 8) return move_pair<8>(dst, src, size);
+  if (size >= 4) return move_pair<4>(dst, src, size);
+  if (size >= 2) return move_pair<2>(dst, src, size);
+  if (size == 1) *dst = *src;
+}
+
+template <std::int64_t width>
+void rows_of_width(std::byte* dst, std::int64_t dst_step, const std::byte* src,
+                   std::int64_t src_step, std::int64_t count, std::int64_t /*run*/) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    move<width>(dst, src);
+    dst += dst_step;
+    src += src_step;
+  }
+}
+
+template <std::int64_t width>
+void rows_of_pair(std::byte* dst, std::int64_t dst_step, const std::byte* src,
+                  std::int64_t src_step, std::int64_t count, std::int64_t run) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    move_pair<width>(dst, src, run);
+    dst += dst_step;
+    src += src_step;
+  }
+}
+
+// run >= 64.
+void rows_of_blocks(std::byte* dst, std::int64_t dst_step, const std::byte* src,
+                    std::int64_t src_step, std::int64_t count, std::int64_t run) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    for (std::int64_t at = 0; at + 64 < run; at += 64) move<64>(dst + at, src + at);
+    move<64>(dst + run - 64, src + run - 64);
+    dst += dst_step;
+    src += src_step;
+  }
+}
+
+void rows_of_memcpy(std::byte* dst, std::int64_t dst_step, const std::byte* src,
+                    std::int64_t src_step, std::int64_t count, std::int64_t run) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    std::memcpy(dst, src, static_cast<std::size_t>(run));
+    dst += dst_step;
+    src += src_step;
+  }
+}
+
+#if defined(__x86_64__)
+
+// How far ahead of the copy the source is prefetched, in copy order. The hardware follows one run
+// but cannot guess where the next one starts.
+constexpr std::int64_t kAhead = 4096;
+
+// Copies whole cache lines to aligned `dst`, prefetching as many from `ahead`.
+__attribute__((target("avx2"))) void stream_lines(std::byte* dst, const std::byte* src,
+                                                  std::int64_t size, const std::byte* ahead) {
+  for (std::int64_t at = 0; at < size; at += kCacheLine) {
+    _mm_prefetch(reinterpret_cast<const char*>(ahead + at), _MM_HINT_T0);
+    const auto* const from = reinterpret_cast<const __m256i*>(src + at);
+    auto* const to = reinterpret_cast<__m256i*>(dst + at);
+    const __m256i low = _mm256_loadu_si256(from);
+    const __m256i high = _mm256_loadu_si256(from + 1);
+    _mm256_stream_si256(to, low);
+    _mm256_stream_si256(to + 1, high);
+  }
+}
+
+// One run; `next` is the start of the run to prefetch at its end. The lines that it shares with its
+// neighbours are written with cached stores.
+void stream_run(std::byte* dst, const std::byte* src, std::int64_t size, const std::byte* next) {
+  const auto misaligned = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(dst) % 64);
+  const std::int64_t head = misaligned == 0 ? 0 : kCacheLine - misaligned;
+  move_below_64(dst, src, head);
+  std::int64_t at = head;
+  const std::int64_t end = head + (size - head) / kCacheLine * kCacheLine;
+  while (at < end) {
+    const std::int64_t part = end - at < kAhead ? end - at : kAhead;
+    const std::byte* const ahead = end - at > kAhead ? src + at + kAhead : next;
+    stream_lines(dst + at, src + at, part, ahead);
+    at += part;
+  }
+  move_below_64(dst + end, src + end, size - end);
+}
+
+void rows_of_streams(std::byte* dst, std::int64_t dst_step, const std::byte* src,
+                     std::int64_t src_step, std::int64_t count, std::int64_t run) {
+  const std::int64_t rows_ahead = run < kAhead ? kAhead / run : 1;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::byte* const next = i + rows_ahead < count ? src + rows_ahead * src_step : src;
+    stream_run(dst, src, run, next);
+    dst += dst_step;
+    src += src_step;
+  }
+}
+
+#endif  // defined(__x86_64__)
+
+}  // namespace
+
+#if defined(__x86_64__)
+void fence_streaming_stores() { _mm_sfence(); }
+#else
+void fence_streaming_stores() {}
+#endif
+
+void copy_run(std::byte* dst, const std::byte* src, std::int64_t size, Stores stores) {
+  if (size < 64) return move_below_64(dst, src, size);
+  rows_function(size, stores)(dst, 0, src, 0, 1, size);
+}
+
+RowsFunction rows_function(std::int64_t run, Stores stores) {
+  switch (run) {
+    case 1: return rows_of_width<1>;
+    case 2: return rows_of_width<2>;
+    case 4: return rows_of_width<4>;
+    case 8: return rows_of_width<8>;
+    case 16: return rows_of_width<16>;
+    case 32: return rows_of_width<32>;
+    case 64: return rows_of_width<64>;
+    default: break;
+  }
+  if (run < 4) return rows_of_pair<2>;
+  if (run < 8) return rows_of_pair<4>;
+  if (run < 16) return rows_of_pair<8>;
+  if (run < 32) return rows_of_pair<16>;
+  if (run < 64) return rows_of_pair<32>;
+  if (run < kMinStreamingRun) return rows_of_blocks;
+#if defined(__x86_64__)
+  if (stores == Stores::kStreaming && cpu_features().avx2) return rows_of_streams;
+#else
+  static_cast<void>(stores);
+#endif
+  return rows_of_memcpy;
+}
+
+}  // namespace reshard
