@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from reshard.dtypes import DType
 from reshard.errors import LayoutError
@@ -40,7 +41,8 @@ class Buffer:
         object.__setattr__(self, "strides", tuple(self.strides))
         if len(self.shape) != len(self.strides):
             raise LayoutError(
-                f"buffer of shape {self.shape} has strides {self.strides}; give one per dim, in bytes."
+                f"buffer of shape {self.shape} has strides {self.strides}; "
+                "give one per dim, in bytes."
             )
 
     @property
@@ -85,11 +87,11 @@ def check_buffers(
                 where = f"{spec.name} (rank {rank})"
                 spans.append((buffer.address + low, buffer.address + high, where))
     spans.sort()
-    for (_, end, first), (start, _, second) in zip(spans, spans[1:], strict=False):
+    for (_, end, first), (start, _, second) in pairwise(spans):
         if start < end:
             raise LayoutError(
-                f"destination arrays {first} and {second} overlap in memory. Declare one storage once, "
-                "with the other name as an alias, or give disjoint arrays."
+                f"destination arrays {first} and {second} overlap in memory. Declare one storage "
+                "once, with the other name as an alias, or give disjoint arrays."
             )
 
 
@@ -110,8 +112,8 @@ def _check_buffer(
     if buffer.shape != expected:
         raise LayoutError(
             f"{spec.name}: the local array of rank {rank} has shape {buffer.shape}, but layout "
-            f"{spec.layout} of shape {spec.shape} gives {expected}. Declare the layout that the array "
-            "really has."
+            f"{spec.layout} of shape {spec.shape} gives {expected}. Declare the layout "
+            "that the array really has."
         )
     if buffer.dtype != spec.dtype:
         raise LayoutError(
@@ -120,9 +122,13 @@ def _check_buffer(
         )
     if writes and not buffer.is_writable:
         raise LayoutError(f"{spec.name}: the local array of rank {rank} is read-only.")
-    if writes and not buffer.is_empty and any(s == 0 and n > 1 for n, s in zip(buffer.shape, buffer.strides, strict=True)):
+    if (
+        writes
+        and not buffer.is_empty
+        and any(s == 0 and n > 1 for n, s in zip(buffer.shape, buffer.strides, strict=True))
+    ):
         raise LayoutError(
-            f"{spec.name}: the local array of rank {rank} has strides {buffer.strides}, so one byte "
-            "stands for several elements. Give a destination memory of its own."
+            f"{spec.name}: the local array of rank {rank} has strides {buffer.strides}, so one "
+            "byte stands for several elements. Give a destination memory of its own."
         )
     return buffer

@@ -18,8 +18,8 @@ State = Literal["empty", "torn", "ready"]
 class Destination(RefitEnd):
     """Receives weights.
 
-    Arguments are those of `RefitEnd`, without the role. `group` names the engine program; engines that
-    refit from one source need different names.
+    Arguments are those of `RefitEnd`, without the role. `group` names the engine program; engines
+    that refit from one source need different names.
 
     Attributes:
         state: `empty` before the first refit, `ready` when all processes of all destinations have a
@@ -51,11 +51,12 @@ class Destination(RefitEnd):
         Raises:
             LayoutError, PlanError: something does not fit; nothing was written, on any rank.
             TransferTimeout: somebody did not come; the message says who.
-            TransportError: a member failed; `state` tells if anything was written. Calling again joins
-                the next publish, which brings everything.
+            TransportError: a member failed; `state` tells if anything was written. Calling again
+                joins the next publish, which brings everything.
             VerificationError: values differ after the refit; `state` is `torn`.
 
-        Collective: every process of every destination, and `publish` on every process of the source.
+        Collective: every process of every destination, and `publish` on every process of the
+            source.
         """
         report = self._take_part(buffers, version=None, verify=False, timeout_s=timeout_s)
         self.state, self.version = "ready", report.version

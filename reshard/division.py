@@ -1,12 +1,13 @@
 """How one dim is cut into parts, and what a chain of cuts leaves to each part.
 
-A *run* is a half-open interval of global indices. What one rank holds of one dim is a tuple of runs,
-stored one after the other; an unsharded dim is one run, an empty shard is none.
+A *run* is a half-open interval of global indices. What one rank holds of one dim is a tuple of
+runs, stored one after the other; an unsharded dim is one run, an empty shard is none.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import pairwise
 from typing import Literal, get_args
 
 from reshard.errors import LayoutError
@@ -39,7 +40,7 @@ def divide(length: int, parts: int, division: Division) -> list[Run]:
     if division == "balanced":
         size, extra = divmod(length, parts)
         starts = [i * size + min(i, extra) for i in range(parts + 1)]
-        return list(zip(starts, starts[1:], strict=False))
+        return list(pairwise(starts))
     if division == "even" and length % parts:
         raise LayoutError(
             f"{length} elements do not divide evenly over {parts} parts; pad the dim, or choose "
@@ -53,8 +54,8 @@ def divide(length: int, parts: int, division: Division) -> list[Run]:
 def cut_dim(length: int, cuts: tuple[Cut, ...], division: Division) -> tuple[tuple[Run, ...], ...]:
     """Returns the runs of each part after cutting `range(length)` by every cut in turn.
 
-    Part number = mixed-radix number of the part indices, first cut major. Each cut works on what the
-    cuts before it left, as DTensor applies its placements.
+    Part number = mixed-radix number of the part indices, first cut major. Each cut works on what
+    the cuts before it left, as DTensor applies its placements.
 
     Example:
         >>> cut_dim(5, ((2, 2), (2, 1)), "chunk")

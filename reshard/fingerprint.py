@@ -32,7 +32,8 @@ def mix(seed: int, index: int, bits: int) -> int:
         index: row-major index of the element in the canonical tensor.
         bits: stored bits, zero-extended to 64.
 
-    A 16-byte element counts as two elements of 8 bytes, at 2*index and 2*index + 1, in memory order.
+    A 16-byte element counts as two elements of 8 bytes, at 2*index and 2*index + 1, in memory
+    order.
     """
     a = (seed + index * _INDEX_STEP) & _MASK64
     b = a ^ (a >> 31)

@@ -1,4 +1,4 @@
-"""How fast this machine copies memory: the yardstick of a refit between processes of one machine."""
+"""How fast this machine copies memory: the yardstick of a refit within one machine."""
 
 from __future__ import annotations
 

@@ -25,9 +25,10 @@ class Form:
     """An index map from stored to canonical dims.
 
     Args:
-        pattern: `"stored dims -> canonical dims"`. A dim is a name, a group `(major minor)` of merged
-            factors, or `1`. A name on both sides is a factor. A name on the left alone must be in
-            `index` (this tensor is one slice of a stack) or in `repeat` (every slice is a copy).
+        pattern: `"stored dims -> canonical dims"`. A dim is a name, a group `(major minor)` of
+            merged factors, or `1`. A name on both sides is a factor. A name on the left alone must
+            be in `index` (this tensor is one slice of a stack) or in `repeat` (every slice is a
+            copy).
         sizes: sizes of factors that the stored shape does not tell: all but one of a group, and
             those of dims that are longer than the factor (padding, fusion).
         index: factor name -> the one index at which this tensor lies.
@@ -43,9 +44,9 @@ class Form:
     |---|---|
     | Tunix `q_proj.w` | `Form("embed heads dim -> (heads dim) embed")` |
     | layer 3 of a scanned kernel | `Form("embed layers ffn -> ffn embed", index={"layers": 3})` |
-    | gate of interleaved gate/up | `Form("(ffn two) embed -> ffn embed", sizes={"two": 2}, index={"two": 0})` |
-    | KV heads repeated over ranks | `Form("(heads r dim) embed -> (heads dim) embed", sizes={"r": 4, "dim": 64}, repeat=("r",))` |
-    | rows 128.. of a fused tensor | `Form("rows embed -> rows embed", sizes={"rows": 64}, start={0: 128})` |
+    | gate of interleaved gate/up | `Form("(ffn two) embed -> ffn embed", {"two": 2}, {"two": 0})` |
+    | KV heads repeated over ranks | `Form("(heads r) d -> heads d", {"r": 4}, repeat=("r",))` |
+    | rows 128.. of a fused tensor | `Form("n embed -> n embed", {"n": 64}, start={0: 128})` |
 
     Source: einops 0.8 `rearrange` patterns, with `index`, `repeat` and `start` added.
     """
@@ -71,8 +72,8 @@ class Form:
             raise LayoutError(
                 f"form {self.pattern!r}: names on the left alone are {sorted(alone)}, index and "
                 f"repeat name {sorted(fixed)}, names on the right alone are "
-                f"{sorted(set(right) - set(left))}. Each left-only name needs an index or a repeat; "
-                "nothing may be on the right alone."
+                f"{sorted(set(right) - set(left))}. Each left-only name needs an index or a "
+                "repeat; nothing may be on the right alone."
             )
         unknown = {name for name, _ in self.sizes} - set(left)
         if unknown:
@@ -106,7 +107,7 @@ class Digit(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A stored dim: stored index = `start` + mixed-radix number of its digits, first digit major."""
+    """A stored dim: its index = `start` + mixed-radix number of its digits, first digit major."""
 
     start: int
     digits: tuple[Digit, ...]
@@ -119,7 +120,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ResolvedForm:
-    """A form in numbers: rows of the stored dims, and (name, size) factors of the canonical dims."""
+    """A form in numbers: rows of the stored dims, (name, size) factors of the canonical dims."""
 
     rows: tuple[Row, ...]
     canonical: tuple[tuple[tuple[str, int], ...], ...]
@@ -209,8 +210,8 @@ def _infer_size(
     known = math.prod(sizes[name] for name in group if name in sizes)
     if len(unknown) > 1 or (unknown and (known == 0 or length % known)):
         raise LayoutError(
-            f"form {form.pattern!r}: cannot tell the sizes of {unknown} from a dim of {length} with "
-            f"{known} known, in shape {shape}. Give sizes={{name: size}}."
+            f"form {form.pattern!r}: cannot tell the sizes of {unknown} from a dim of {length} "
+            f"with {known} known, in shape {shape}. Give sizes={{name: size}}."
         )
     for name in unknown:
         sizes[name] = length // known

@@ -1,10 +1,10 @@
 """Sends and receives of one rank by interval arithmetic, for layouts that are grids.
 
-In a grid a rank's region is a product of per-dim intervals, so overlaps of two regions are products of
-overlaps of intervals, and no rank looks at anybody else's work. Logical dims that a stored dim merges
-are kept together in one *component*; within a component a region is a short list of boxes. A mesh
-position is a sum of one number per component and one for the replicas, so the holders of a region are
-found by addition.
+In a grid a rank's region is a product of per-dim intervals, so overlaps of two regions are products
+of overlaps of intervals, and no rank looks at anybody else's work. Logical dims that a stored dim
+merges are kept together in one *component*; within a component a region is a short list of boxes. A
+mesh position is a sum of one number per component and one for the replicas, so the holders of a
+region are found by addition.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from reshard.layout import Layout
 from reshard.logical_space import Bounds, LogicalRow, Side
 from reshard.placement import Replicate
 
-__all__ = ["CellTable", "GridSide", "Overlap", "NotAGrid", "components_of"]
+__all__ = ["CellTable", "GridSide", "NotAGrid", "Overlap", "components_of"]
 
 
 class NotAGrid(Exception):
@@ -36,8 +36,8 @@ class Overlap(NamedTuple):
 def components_of(src: Side, dst: Side, ndim: int) -> list[tuple[int, ...]]:
     """Returns groups of logical dims that a stored dim of either side merges, in order.
 
-    Stored dims without logical dims (one slice of a stack) need no group here; they only decide which
-    ranks hold anything, and `GridSide` gives them cells of their own.
+    Stored dims without logical dims (one slice of a stack) need no group here; they only decide
+    which ranks hold anything, and `GridSide` gives them cells of their own.
     """
     parent = list(range(ndim))
 

@@ -1,10 +1,11 @@
 """Which holder serves which stripe: arithmetic that both ends of a transfer evaluate alike.
 
-A box is held by some source ranks and wanted by some destination ranks. The wanted copies, laid end to
-end, are a line of `num_copies * length` indices of one dim, cut into equal segments, one per holder. So
-every holder sends the same number of bytes (to within one index of the dim), whatever the two counts
-are, and each copy is cut as rarely as that allows. Boxes too small for that many segments use fewer
-holders; `rotation` then moves the choice on from box to box and from tensor to tensor.
+A box is held by some source ranks and wanted by some destination ranks. The wanted copies, laid end
+to end, are a line of `num_copies * length` indices of one dim, cut into equal segments, one per
+holder. So every holder sends the same number of bytes (to within one index of the dim), whatever
+the two counts are, and each copy is cut as rarely as that allows. Boxes too small for that many
+segments use fewer holders; `rotation` then moves the choice on from box to box and from tensor to
+tensor.
 """
 
 from __future__ import annotations
@@ -121,5 +122,5 @@ def make_striping(
 
 
 def rotation_of_box(start: Sequence[int], stop: Sequence[int]) -> int:
-    """Returns a number that differs between neighbouring boxes of a grid: the sum of tile indices."""
+    """Returns the sum of a box's tile indices, which differs between neighbours in a grid."""
     return sum(a // (b - a) for a, b in zip(start, stop, strict=True))

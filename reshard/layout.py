@@ -1,7 +1,8 @@
 """Which boxes of a tensor each rank holds, and where they lie in the rank's local array.
 
 Two kinds: `Layout` states a mesh with one placement per axis; `BoxLayout` lists boxes per rank.
-`SegmentedLayout` (in `segmented_layout`) joins layouts along one dim. All answer the same questions.
+`SegmentedLayout` (in `segmented_layout`) joins layouts along one dim. All answer the same
+questions.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ class Leg(NamedTuple):
     """A box that goes to or comes from a peer.
 
     Attributes:
-        peer: position of the other end in the layout of its side; a local copy has the own rank there.
+        peer: position of the other end in the layout of its side; a local copy has the own rank
+            there.
         start, stop: bounds per logical dim.
         copy: which of the destination rank's equal pieces it fills; 0 unless it repeats elements.
     """

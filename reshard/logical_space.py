@@ -1,8 +1,9 @@
 """The index space that a source and a destination tensor share, and where its elements lie.
 
-Both sides' forms cut the canonical dims into factors; their common refinement gives the logical dims.
-In them, what a rank stores is a list of `Piece`s: a box, and for each stored dim the local index of an
-element as `base + sum(stride * logical index)`. Nothing below this module knows forms or fusions.
+Both sides' forms cut the canonical dims into factors; their common refinement gives the logical
+dims. In them, what a rank stores is a list of `Piece`s: a box, and for each stored dim the local
+index of an element as `base + sum(stride * logical index)`. Nothing below this module knows forms
+or fusions.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
+from itertools import pairwise, product
 from typing import NamedTuple
 
 from reshard.errors import PlanError
@@ -215,7 +216,7 @@ def _refine(dim: int, a: list[int], b: list[int]) -> list[int]:
         return [0]
     boundaries = sorted(_suffix_products(a) | _suffix_products(b))
     sizes = []
-    for inner, outer in zip(boundaries, boundaries[1:], strict=False):
+    for inner, outer in pairwise(boundaries):
         if outer % inner:
             raise PlanError(
                 f"canonical dim {dim} is cut into factors {a} by the source and {b} by the "

@@ -44,7 +44,7 @@ def check_one_machine(names: Sequence[str], machines: Sequence[Machine]) -> None
         first = machines[0]
         if (machine.boot_id, machine.network_namespace) != (first.boot_id, first.network_namespace):
             raise UnsupportedError(
-                f"{names[0]} runs on {first.host} and {name} on {machine.host}, or in containers with "
-                "networks of their own: this version moves bytes through shared memory of one machine. "
-                "Start all processes on one machine in one network namespace."
+                f"{names[0]} runs on {first.host} and {name} on {machine.host}, or in containers "
+                "with networks of their own: this version moves bytes through shared memory of one "
+                "machine. Start all processes on one machine in one network namespace."
             )

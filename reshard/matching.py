@@ -1,6 +1,7 @@
 """Pair the tensors of the two sides by canonical name, and say what does not pair up.
 
-Nothing is skipped in silence: a destination tensor without a source, a source tensor that nobody takes,
+Nothing is skipped in silence: a destination tensor without a source, a source tensor that nobody
+    takes,
 two sources for one name and a dtype without a rule are errors, all of them listed at once.
 """
 
@@ -31,10 +32,11 @@ class Geometry:
 
     Attributes:
         space: the logical dims.
-        src, dst: shape, layout and rows of each side. Pairs whose layouts differ in rank numbers only
-            share a geometry, so ranks are named by their position in `layout.ranks`.
+        src, dst: shape, layout and rows of each side. Pairs whose layouts differ in rank numbers
+            only share a geometry, so ranks are named by their position in `layout.ranks`.
         itemsize: bytes per element on the wire.
-        is_disjoint: True if no rank is on both sides; else the layouts are exactly those of the pair.
+        is_disjoint: True if no rank is on both sides; else the layouts are exactly those of the
+            pair.
     """
 
     space: LogicalSpace
@@ -152,8 +154,8 @@ def _find(
     if len(found) > 1:
         stored = sorted(source.name for source, _ in found.values())
         problems.append(
-            f"{part.name}: the destination stores {part.names} once in {spec.name!r} but the source "
-            f"holds separate tensors {stored}. Tie them in the source, or drop one name."
+            f"{part.name}: the destination stores {part.names} once in {spec.name!r} but the "
+            f"source holds separate tensors {stored}. Tie them in the source, or drop one name."
         )
     return next(iter(found.values()), None)
 
@@ -219,7 +221,7 @@ class _Matcher:
         return TensorPair(name, src, dst, found.geometry, wire, found.count)
 
     def _add_layouts(self, src: AnyLayout, dst: AnyLayout) -> tuple[object, object, bool]:
-        """Returns a key of two layouts: their patterns, or themselves if a rank is on both sides."""
+        """Returns a key of two layouts: their patterns; themselves if a rank is on both sides."""
         is_disjoint = set(src.ranks).isdisjoint(dst.ranks)
         keys = (src.pattern, dst.pattern) if is_disjoint else (src, dst)
         numbers = [self._numbers.setdefault(key, len(self._numbers)) for key in keys]

@@ -9,7 +9,7 @@ __all__ = ["padding_regions"]
 
 
 def padding_regions(spec: TensorSpec, rank: int) -> list[Box]:
-    """Returns disjoint boxes, in local indices, of a rank's elements that no part of `spec` covers."""
+    """Returns disjoint boxes, in local indices, of a rank's elements that no part covers."""
     uncovered = spec.uncovered()
     regions = []
     for box, at in spec.layout.local_boxes(rank, spec.shape):

@@ -1,7 +1,7 @@
 """A plan: which box of which tensor goes from which rank to which rank, and why.
 
-Equal inputs give equal plans on every rank; `digest` stands for the inputs, so ranks compare digests
-before the first byte moves.
+Equal inputs give equal plans on every rank; `digest` stands for the inputs, so ranks compare
+digests before the first byte moves.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from functools import cached_property
 
 from reshard.errors import PlanError
 from reshard.matching import Casts, TensorPair, match
-from reshard.planner import Planner, RankPlan
 from reshard.plan_text import describe, explain
+from reshard.planner import Planner, RankPlan
 from reshard.schedule import DEFAULT_STAGING_BYTES, Schedule, make_schedule
 from reshard.spec_codec import encode_specs
 from reshard.tensor_spec import TensorSpec
@@ -29,9 +29,10 @@ PLANNER_VERSION = 1
 class Plan:
     """What moves between two sides; made by `make_plan`, or `from_pairs` for several destinations.
 
-    Ranks of both sides are numbered in one space: equal numbers are the same device, and what such a
-    rank already holds is copied in place. Source and destination programs that are started apart have
-    different numbers (`TensorSpec.shifted`).
+    Ranks of both sides are numbered in one space: equal numbers are the same device, and what such
+        a
+    rank already holds is copied in place. Source and destination programs that are started apart
+    have different numbers (`TensorSpec.shifted`).
 
     Attributes:
         pairs: the tensors that move, in plan order.

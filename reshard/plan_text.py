@@ -48,8 +48,8 @@ def describe(plan: Plan) -> str:
         *_geometry_lines(plan, per_geometry),
         _load_line("sent per source rank", sent, plan.src_ranks),
         _load_line("received per destination rank", received, plan.dst_ranks),
-        f"schedule: {schedule.num_rounds} rounds of {format_bytes(schedule.chunk_bytes)} per stream, "
-        f"{format_bytes(schedule.staging_bytes)} staging on the busiest rank "
+        f"schedule: {schedule.num_rounds} rounds of {format_bytes(schedule.chunk_bytes)} "
+        f"per stream, {format_bytes(schedule.staging_bytes)} staging on the busiest rank "
         f"(budget {format_bytes(plan.staging_bytes)})",
         f"digest {plan.digest[:16]}",
     ]

@@ -29,7 +29,8 @@ class RankPlan:
 
     Attributes:
         rank: the rank.
-        sends, receives: per tensor pair with something to do, (pair number, legs, ranks by position).
+        sends, receives: per tensor pair with something to do, (pair number, legs, ranks by
+            position).
     """
 
     rank: int

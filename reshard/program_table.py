@@ -1,8 +1,8 @@
 """The flat tables of operations that native code walks: one process's part of a plan.
 
-A row says where in a local array a box lies and in which order its elements travel. Pairs that share a
-geometry and local strides share rows up to the buffer number, so a model of 1,000 tensors costs little
-more than its dozen geometries.
+A row says where in a local array a box lies and in which order its elements travel. Pairs that
+share a geometry and local strides share rows up to the buffer number, so a model of 1,000 tensors
+costs little more than its dozen geometries.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ def make_program_tables(
     Args:
         plan: the plan.
         ranks: the ranks of this process, in the plan's numbers.
-        src_buffers, dst_buffers: local arrays per (rank, stored name); only their shapes, strides and
-            dtypes matter here. Addresses are given to every run.
+        src_buffers, dst_buffers: local arrays per (rank, stored name); only their shapes, strides
+            and dtypes matter here. Addresses are given to every run.
     """
     builder = _Builder(plan, src_buffers, dst_buffers)
     for rank in sorted(ranks):
@@ -242,6 +242,6 @@ def _piece_of(pieces: list[Piece], leg: Leg) -> Piece:
             return piece
         copy -= inside
     raise PlanError(
-        f"box {leg.start}..{leg.stop} lies in none of the {len(pieces)} pieces of this rank. This is a "
-        "defect of the planner; please report the specs."
+        f"box {leg.start}..{leg.stop} lies in none of the {len(pieces)} pieces of this rank. "
+        "This is a defect of the planner; please report the specs."
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import product
+from itertools import pairwise, product
 
 from reshard.holders import make_striping, rotation_of_box
 from reshard.logical_space import Side, pieces_of_rank
@@ -51,7 +51,7 @@ def _disjoint(regions: dict[BoxKey, set[int]]) -> dict[BoxKey, set[int]]:
     num_dims = range(len(boxes[0][0]))
     edges = [sorted({edge for box in boxes for edge in (box[0][d], box[1][d])}) for d in num_dims]
     cells: dict[BoxKey, set[int]] = defaultdict(set)
-    for bounds in product(*(zip(line, line[1:], strict=False) for line in edges)):
+    for bounds in product(*(pairwise(line) for line in edges)):
         cell = tuple(a for a, _ in bounds), tuple(b for _, b in bounds)
         for box, ranks in regions.items():
             if _common(box, cell):

@@ -1,4 +1,4 @@
-"""What both ends of a refit have in common: meeting, one session per epoch, errors that reach all."""
+"""What both ends of a refit share: meeting, one session per epoch, errors that reach all."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from reshard.buffers import Buffer, BufferKey, check_buffers
+from reshard.contribution import Roster, make_contribution
 from reshard.control_messages import Role
 from reshard.dtypes import DType
 from reshard.errors import LayoutError, ReshardError
@@ -15,7 +16,7 @@ from reshard.matching import Casts
 from reshard.rendezvous import EpochExchange, Go, Rendezvous, local_member
 from reshard.report import RefitReport
 from reshard.schedule import DEFAULT_STAGING_BYTES
-from reshard.session import Placement, Session, make_contribution
+from reshard.session import Session
 from reshard.tensor_spec import TensorSpec
 
 __all__ = ["RefitEnd"]
@@ -29,7 +30,8 @@ class RefitEnd:
     Args:
         role: which side.
         address: `tcp://host:port` of the store.
-        specs: tensors of the whole side as far as this process knows them, ranks 0 to num_ranks - 1.
+        specs: tensors of the whole side as far as this process knows them, ranks 0 to num_ranks -
+            1.
         ranks: the ranks that this process drives.
         num_ranks: ranks of the side.
         process, num_processes: index of this process in its program, and how many there are.
@@ -116,7 +118,7 @@ class RefitEnd:
         return self._session.plan.describe()
 
     def replace_specs(self, specs: Sequence[TensorSpec]) -> None:
-        """Declares that tensors changed (shardings drift); the next refit plans anew, on all members.
+        """Declares that tensors changed; the next refit plans anew, on all members.
 
         Collective: every process of this side, before the same refit.
         """
@@ -207,9 +209,9 @@ class RefitEnd:
         deadline: float,
     ) -> Session:
         """Returns the session of the epoch; all members make a new one if any of them has none."""
-        if self._session is not None and go.epoch == self._session_epoch:
-            if not flags & _MEET_AGAIN:
-                return self._session
+        is_known = self._session is not None and go.epoch == self._session_epoch
+        if self._session is not None and is_known and not flags & _MEET_AGAIN:
+            return self._session
         self._drop_session()
         is_source = self._role == "source"
         contribution = make_contribution(
@@ -219,10 +221,10 @@ class RefitEnd:
             allow_unmatched=self._allow_unmatched,
             staging_bytes=self._staging_bytes,
         )
-        placement, offsets = place_members(go)
+        roster, offsets = place_members(go)
         self._session = Session(
             exchange,
-            placement,
+            roster,
             contribution,
             *self._sides(buffers),
             rank_offset=offsets[go.process],
@@ -237,9 +239,10 @@ class RefitEnd:
             session.close()
 
 
-def place_members(go: Go) -> tuple[Placement, tuple[int, ...]]:
-    """Returns who is who, and what to add to each process's ranks: the source counts from 0, and each
-    destination program counts on where the one before it ended.
+def place_members(go: Go) -> tuple[Roster, tuple[int, ...]]:
+    """Returns who is who, and what to add to each process's ranks.
+
+    The source counts from 0; each destination program counts on where the one before it ended.
     """
     sources = tuple(i for i, member in enumerate(go.members) if member.role == "source")
     groups: dict[str, list[int]] = {}
@@ -259,4 +262,4 @@ def place_members(go: Go) -> tuple[Placement, tuple[int, ...]]:
         for member, offset in zip(go.members, offsets, strict=True)
     )
     names = tuple(member.describe() for member in go.members)
-    return Placement(ranks, sources, tuple(destinations), names), tuple(offsets)
+    return Roster(ranks, sources, tuple(destinations), names), tuple(offsets)

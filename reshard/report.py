@@ -22,8 +22,8 @@ class RefitReport:
         nbytes_held: bytes that all destination ranks store of these parameters, counted from their
             layouts; what a refit has to deliver.
         nbytes_local: the part of `nbytes` that was copied within one process.
-        phases: seconds per phase on the slowest process: `wait` (for all to be there), `setup` (only
-            when the set of processes or the tensors changed), `move`, `verify`, `commit`.
+        phases: seconds per phase on the slowest process: `wait` (for all to be there), `setup`
+            (only when the set of processes or the tensors changed), `move`, `verify`, `commit`.
         busy: seconds of copying, on the busiest process: `pack` and `unpack`; `idle` is the longest
             time that a process slept during the move.
         peak_staging_bytes: memory for chunks under way, of the process that had most.
@@ -72,7 +72,8 @@ class RefitReport:
     def __str__(self) -> str:
         verified = ", verified" if self.is_verified else ""
         return (
-            f"version {self.version}: {self.num_parameters} parameters, {format_bytes(self.nbytes)} "
-            f"in {self.phases['move'] * 1e3:.1f} ms ({self.bytes_per_second / 1e9:.2f} GB/s, "
+            f"version {self.version}: {self.num_parameters} parameters, "
+            f"{format_bytes(self.nbytes)} in "
+            f"{self.phases['move'] * 1e3:.1f} ms ({self.bytes_per_second / 1e9:.2f} GB/s, "
             f"{self.achieved_share_of_limit:.0%} of the one-copy limit){verified}"
         )

@@ -1,8 +1,8 @@
 """When bytes move: chunks and rounds that fit a staging budget on every process.
 
-The boxes that one rank sends to another, in canonical order, are one byte stream. Round k carries the
-k-th chunk of every stream. Only the chunk size has to be agreed, and it follows from the budget and the
-number of peers, so a schedule needs no global knowledge.
+The boxes that one rank sends to another, in canonical order, are one byte stream. Round k carries
+the k-th chunk of every stream. Only the chunk size has to be agreed, and it follows from the budget
+and the number of peers, so a schedule needs no global knowledge.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ __all__ = ["SegmentedLayout"]
 class SegmentedLayout:
     """Segments joined along one dim; every rank joins its local parts of them in the same order.
 
-    The stored tensor is the join of the whole segments, `[q; k; v]`; rank r's local array is the join
-    of its parts, `[q_r; k_r; v_r]`, so the place of a part follows from the sizes before it.
+    The stored tensor is the join of the whole segments, `[q; k; v]`; rank r's local array is the
+    join of its parts, `[q_r; k_r; v_r]`, so the place of a part follows from the sizes before it.
 
     Args:
         dim: the dim along which segments are joined.

@@ -6,85 +6,29 @@ A session knows no more of the control plane than `Exchange`, and of the framewo
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from reshard.buffers import Buffer, BufferKey
+from reshard.contribution import Contribution, Roster, decode_all, make_epoch_plan
 from reshard.errors import PlanError, TransportError, VerificationError
 from reshard.exchange import Exchange
-from reshard.floor import one_copy_seconds, probe_copy_rate
+from reshard.floor import probe_copy_rate
 from reshard.logical_space import Side, pieces_of_rank
-from reshard.machine import Machine, check_one_machine, this_machine
-from reshard.matching import TensorPair, match
+from reshard.machine import check_one_machine
+from reshard.matching import TensorPair
+from reshard.outcome import Outcome, make_report
 from reshard.plan import Plan
 from reshard.program_table import Endpoint, ProgramTables, make_program_tables
 from reshard.report import RefitReport
 from reshard.schedule import SLOTS_PER_RING, chunk_bytes_for
-from reshard.spec_codec import encode_specs
-from reshard.spec_merge import merge_specs, shift_specs
-from reshard.tensor_spec import TensorSpec
-from reshard.verification import FingerprintTable, compare_fingerprints, make_fingerprint_table
+from reshard.verification import FingerprintTable, Verifier, make_fingerprint_table
 
-__all__ = ["Contribution", "Placement", "Session", "make_contribution"]
-
-
-class Contribution(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a process brings to an epoch, as it travels in the first exchange.
-
-    Attributes:
-        src_specs, dst_specs: encoded specs, in the numbers of the process's own side.
-        casts: (source, destination) names of dtypes that may be converted.
-        allow_unmatched: patterns of names that may stay without a partner.
-        staging_bytes: budget of this process.
-        machine: where it runs.
-        nonce: random bytes; all together name the epoch's shared memory.
-    """
-
-    src_specs: bytes
-    dst_specs: bytes
-    casts: tuple[tuple[str, str], ...]
-    allow_unmatched: tuple[str, ...]
-    staging_bytes: int
-    machine: Machine
-    nonce: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Who is who in an epoch.
-
-    Attributes:
-        ranks: per process, its ranks in the numbers of the plan.
-        sources: processes that bring source tensors.
-        destinations: per destination program, its processes and what to add to its rank numbers.
-        names: per process, how messages call it.
-    """
-
-    ranks: tuple[tuple[int, ...], ...]
-    sources: tuple[int, ...]
-    destinations: tuple[tuple[tuple[int, ...], int], ...]
-    names: tuple[str, ...]
-
-
-class _Outcome(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a process tells after its part of a refit."""
-
-    bytes_in: int
-    bytes_local: int
-    bytes_held: int
-    move_s: float
-    verify_s: float
-    pack_s: float
-    unpack_s: float
-    idle_s: float
-    peak_staging_bytes: int
-    sums: bytes
+__all__ = ["Session"]
 
 
 class Session:
@@ -92,7 +36,7 @@ class Session:
 
     Args:
         exchange: the members of the epoch.
-        placement: who is who.
+        roster: who is who.
         contribution: what this process brings.
         src_specs, dst_specs: the same specs as in `contribution`, not encoded.
         src_buffers, dst_buffers: local arrays of this process's ranks, in the numbers of its side.
@@ -108,7 +52,7 @@ class Session:
     def __init__(
         self,
         exchange: Exchange,
-        placement: Placement,
+        roster: Roster,
         contribution: Contribution,
         src_buffers: Mapping[BufferKey, Buffer],
         dst_buffers: Mapping[BufferKey, Buffer],
@@ -116,16 +60,17 @@ class Session:
         rank_offset: int,
         timeout_s: float,
     ) -> None:
-        self._placement = placement
-        self._ranks = placement.ranks[exchange.process]
+        self._roster = roster
+        self._ranks = roster.ranks[exchange.process]
         self._rank_offset = rank_offset
         self._communicator: Any = None
+        self._verifier: Verifier | None = None
         deadline = time.monotonic() + timeout_s
-        everybody = _decoded(
+        everybody = decode_all(
             exchange.exchange("specs", msgspec.msgpack.encode(contribution), timeout_s=timeout_s),
             Contribution,
         )
-        self.plan = make_epoch_plan(placement, everybody)
+        self.plan = make_epoch_plan(roster, everybody)
         self._tables = self._make_tables(src_buffers, dst_buffers)
         self._copy_rate = probe_copy_rate()
         self._bytes_held = sum(_bytes_held(pair, self._ranks) for pair in self.plan.pairs)
@@ -165,7 +110,7 @@ class Session:
 
     def _peers(self) -> tuple[list[int], list[int]]:
         """Returns the other processes that this one sends to, and receives from."""
-        process_of = {r: p for p, ranks in enumerate(self._placement.ranks) for r in ranks}
+        process_of = {r: p for p, ranks in enumerate(self._roster.ranks) for r in ranks}
         own = set(self._ranks)
         send = {process_of[dst] for _, dst in self._tables.bytes_out if dst not in own}
         receive = {process_of[src] for src, _ in self._tables.bytes_in if src not in own}
@@ -183,11 +128,11 @@ class Session:
         if len(set(digests)) != 1:
             listed = ", ".join(
                 f"{name}: {digest[:12]}"
-                for name, digest in zip(self._placement.names, digests, strict=True)
+                for name, digest in zip(self._roster.names, digests, strict=True)
             )
             raise PlanError(
-                f"processes made different plans ({listed}). Run one version of reshard everywhere; "
-                "if it is one version, please report the specs."
+                f"processes made different plans ({listed}). Run one version of reshard "
+                "everywhere; if it is one version, please report the specs."
             )
         return min(chunk for _, chunk in answers)
 
@@ -202,9 +147,9 @@ class Session:
         from reshard._native import Communicator
 
         if peers[0] or peers[1]:
-            check_one_machine(self._placement.names, [each.machine for each in everybody])
+            check_one_machine(self._roster.names, [each.machine for each in everybody])
             nonces = b"".join(each.nonce for each in everybody)
-            ranks = self._placement.ranks
+            ranks = self._roster.ranks
             table = [0] * (1 + max(max(own, default=0) for own in ranks))
             for process, own in enumerate(ranks):
                 for rank in own:
@@ -272,7 +217,7 @@ class Session:
         moved = time.perf_counter()
         sums = self._fingerprints(sides) if verify else b""
         verified = time.perf_counter()
-        outcome = _Outcome(
+        outcome = Outcome(
             stats.bytes_received + stats.bytes_local,
             stats.bytes_local,
             self._bytes_held,
@@ -290,10 +235,17 @@ class Session:
             timeout_s=_left(deadline),
             while_waiting=self._liveness(),
         )
-        outcomes = _decoded(answers, _Outcome)
+        outcomes = decode_all(answers, Outcome)
         fingerprints = self._verdict(outcomes) if verify else {}
-        return self._report(
-            outcomes, version, epoch, fingerprints, phases, time.perf_counter() - verified
+        phases = {**phases, "commit": time.perf_counter() - verified}
+        return make_report(
+            outcomes,
+            version=version,
+            epoch=epoch,
+            num_parameters=len(self.plan.pairs),
+            copy_rate=self._copy_rate,
+            phases=phases,
+            fingerprints=fingerprints,
         )
 
     def check_peers(self) -> None:
@@ -315,7 +267,7 @@ class Session:
         raise error
 
     def _process_of(self, rank: int | None) -> int | None:
-        for process, ranks in enumerate(self._placement.ranks):
+        for process, ranks in enumerate(self._roster.ranks):
             if rank in ranks:
                 return process
         return None
@@ -344,53 +296,18 @@ class Session:
         addresses = array("Q", [sides[e.side][e.rank, e.name].address for e in table.endpoints])
         return fingerprints(table.rows, addresses, table.num_slots).tobytes()
 
-    def _verdict(self, outcomes: Sequence[_Outcome]) -> Mapping[str, int]:
-        reports = [
-            (ranks, array("Q", outcome.sums))
-            for ranks, outcome in zip(self._placement.ranks, outcomes, strict=True)
-        ]
-        verdict = compare_fingerprints(self.plan, reports)
+    def _verdict(self, outcomes: Sequence[Outcome]) -> Mapping[str, int]:
+        if self._verifier is None:
+            self._verifier = Verifier(self.plan, self._roster.ranks)
+        verdict = self._verifier.verdict([array("Q", outcome.sums) for outcome in outcomes])
         if verdict.problems:
             listed = "\n  ".join(verdict.problems[:20])
             raise VerificationError(
                 f"{len(verdict.problems)} of {len(self.plan.pairs)} tensors differ after the refit:"
-                f"\n  {listed}\nThe destination is torn; the next full refit heals it. Replicas of the "
-                "source that differ have to be made equal first."
+                f"\n  {listed}\nThe destination is torn; the next full refit heals it. Replicas "
+                "of the source that differ have to be made equal first."
             )
         return verdict.fingerprints
-
-    def _report(
-        self,
-        outcomes: Sequence[_Outcome],
-        version: int,
-        epoch: int,
-        fingerprints: Mapping[str, int],
-        phases: Mapping[str, float],
-        commit_s: float,
-    ) -> RefitReport:
-        def most(field: str) -> float:
-            return max(float(getattr(outcome, field)) for outcome in outcomes)
-
-        return RefitReport(
-            version=version,
-            epoch=epoch,
-            num_parameters=len(self.plan.pairs),
-            nbytes=sum(outcome.bytes_in for outcome in outcomes),
-            nbytes_held=sum(outcome.bytes_held for outcome in outcomes),
-            nbytes_local=sum(outcome.bytes_local for outcome in outcomes),
-            phases={
-                **phases,
-                "move": most("move_s"),
-                "verify": most("verify_s"),
-                "commit": commit_s,
-            },
-            busy={"pack": most("pack_s"), "unpack": most("unpack_s"), "idle": most("idle_s")},
-            peak_staging_bytes=int(most("peak_staging_bytes")),
-            one_copy_seconds=one_copy_seconds(
-                [outcome.bytes_in for outcome in outcomes], self._copy_rate
-            ),
-            fingerprints=fingerprints,
-        )
 
     def close(self) -> None:
         """Frees the transport and the program; closing twice is fine."""
@@ -398,53 +315,6 @@ class Session:
         if communicator is not None:
             communicator.close()
         self._program.close()
-
-
-def make_epoch_plan(placement: Placement, everybody: Sequence[Contribution]) -> Plan:
-    """Returns the plan that all members make alike out of what all of them bring.
-
-    Raises:
-        ReshardError: if the sides do not fit.
-    """
-    src = merge_specs("source", [everybody[p].src_specs for p in placement.sources])
-    casts = {cast for each in everybody for cast in each.casts}
-    allowed = {pattern for each in everybody for pattern in each.allow_unmatched}
-    pairs: list[TensorPair] = []
-    for processes, offset in placement.destinations:
-        own = merge_specs("destination", [everybody[p].dst_specs for p in processes])
-        dst = shift_specs(own, offset)
-        pairs += match(src, dst, casts=sorted(casts), allow_unmatched=sorted(allowed))
-    return Plan(pairs, min(each.staging_bytes for each in everybody))
-
-
-def make_contribution(
-    src_specs: Sequence[TensorSpec],
-    dst_specs: Sequence[TensorSpec],
-    *,
-    casts: Sequence[tuple[str, str]],
-    allow_unmatched: Sequence[str],
-    staging_bytes: int,
-) -> Contribution:
-    """Returns what this process brings to an epoch."""
-    return Contribution(
-        encode_specs(src_specs),
-        encode_specs(dst_specs),
-        tuple((str(a), str(b)) for a, b in casts),
-        tuple(allow_unmatched),
-        staging_bytes,
-        this_machine(),
-        os.urandom(16),
-    )
-
-
-def _decoded(answers: Sequence[bytes], kind: type[Any]) -> list[Any]:
-    try:
-        return [msgspec.msgpack.decode(answer, type=kind) for answer in answers]
-    except msgspec.MsgspecError as error:
-        raise PlanError(
-            f"a member sent a {kind.__name__} that does not decode ({error}). Run one version of "
-            "reshard everywhere."
-        ) from error
 
 
 def _shapes(

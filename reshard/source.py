@@ -20,7 +20,8 @@ class Source(RefitEnd):
 
     Arguments are those of `RefitEnd`, without the role. `group` may be left out.
 
-    Example: see `reshard_torch.Source` and `reshard_jax.Source`, which make specs and buffers out of
+    Example: see `reshard_torch.Source` and `reshard_jax.Source`, which make specs and buffers out
+        of
     framework objects.
     """
 
@@ -71,7 +72,8 @@ class Source(RefitEnd):
         Raises:
             LayoutError, PlanError: something does not fit; nothing moved, on any rank.
             TransferTimeout: somebody did not come; the message says who.
-            TransportError: a destination failed; it is torn, and the next publish goes on without it.
+            TransportError: a destination failed; it is torn, and the next publish goes on without
+                it.
             VerificationError: values differ after the refit.
 
         Collective: every process of the source, and `refit` on every process of every destination.

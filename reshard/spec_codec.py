@@ -1,7 +1,8 @@
 """Tensor specs as bytes, for the exchange between processes and for digests.
 
-Equal specs give equal bytes. Layouts and parts are written once and referred to by number, since a model
-of 1,000 tensors has a dozen of them. MessagePack through msgspec: typed and bounded, nothing is executed.
+Equal specs give equal bytes. Layouts and parts are written once and referred to by number, since a
+model of 1,000 tensors has a dozen of them. MessagePack through msgspec: typed and bounded, nothing
+is executed.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def _plain_part(part: Part) -> tuple[Any, ...]:
     return part.name, plain, part.aliases
 
 
-def _part(plain: Any, forms: dict[Form, Form]) -> Part:
+def _part(plain: Any, forms: dict[Form, Form]) -> Part:  # noqa: ANN401 (decoded msgpack)
     name, plain_form, aliases = plain
     if plain_form is None:
         return Part(name, None, tuple(aliases))
@@ -86,7 +87,7 @@ def _part(plain: Any, forms: dict[Form, Form]) -> Part:
     return Part(name, forms.setdefault(form, form), tuple(aliases))
 
 
-def _pairs(plain: Any) -> tuple[Any, ...]:
+def _pairs(plain: Any) -> tuple[Any, ...]:  # noqa: ANN401
     return tuple(tuple(item) for item in plain)
 
 
@@ -112,7 +113,7 @@ def _plain_layout(layout: AnyLayout) -> tuple[Any, ...]:
     raise LayoutError(f"layout of type {type(layout).__name__} cannot be sent to other processes.")
 
 
-def _layout(plain: Any) -> AnyLayout:
+def _layout(plain: Any) -> AnyLayout:  # noqa: ANN401
     kind, *rest = plain
     if kind == "mesh":
         (names, shape, ranks), placements, order, division = rest

@@ -15,8 +15,8 @@ __all__ = ["merge_specs", "shift_specs"]
 def merge_specs(side: str, encoded: Sequence[bytes]) -> list[TensorSpec]:
     """Returns the union of the specs of all processes of one side, in order of first appearance.
 
-    Processes may know different tensors (pipeline stages). A tensor that several know must be the same
-    to all of them; explicit boxes are joined, as each process may know only its own.
+    Processes may know different tensors (pipeline stages). A tensor that several know must be the
+    same to all of them; explicit boxes are joined, as each process may know only its own.
 
     Args:
         side: how messages call the side.

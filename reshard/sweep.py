@@ -1,7 +1,8 @@
 """Transfers of one geometry by comparing boxes: for layouts that are no grids.
 
-Every rank runs the whole comparison, once per geometry, and picks its own legs. Distinct source boxes
-that overlap in part are refined first, so that every destination element has one choice of holders.
+Every rank runs the whole comparison, once per geometry, and picks its own legs. Distinct source
+boxes that overlap in part are refined first, so that every destination element has one choice of
+holders.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator
-from itertools import product
+from itertools import pairwise, product
 from typing import NamedTuple
 
 from reshard.errors import PlanError
@@ -149,7 +150,7 @@ def _make_atoms(
 def _refine(
     meeting: list[tuple[BoxKey, tuple[int, ...]]],
 ) -> list[tuple[BoxKey, tuple[int, ...]]]:
-    """Returns disjoint boxes with their holders; cuts along all edges where boxes overlap in part."""
+    """Returns disjoint boxes with their holders; cuts along all edges where boxes overlap."""
     merged: dict[BoxKey, set[int]] = {}
     for box, ranks in meeting:
         merged.setdefault(box, set()).update(ranks)
@@ -161,7 +162,7 @@ def _refine(
         for d in range(len(boxes[0][0]))
     ]
     parts = []
-    for cell in product(*(list(zip(e, e[1:], strict=False)) for e in edges)):
+    for cell in product(*(list(pairwise(e)) for e in edges)):
         key = tuple(a for a, _ in cell), tuple(b for _, b in cell)
         holders = {r for box, held in merged.items() if _intersect(box, key) == key for r in held}
         if holders:

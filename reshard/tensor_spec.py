@@ -59,7 +59,8 @@ class TensorSpec:
             set to zero by every refit (`zero`).
 
     Raises:
-        LayoutError: if layout, parts and shape do not fit each other. UnsupportedError: for the dtype.
+        LayoutError: if layout, parts and shape do not fit each other. UnsupportedError: for the
+            dtype.
     """
 
     name: str
@@ -104,8 +105,8 @@ class TensorSpec:
                 rest = [piece for whole in rest for piece in whole.subtract(box)]
             elif self.padding == "zero":
                 raise LayoutError(
-                    f"parts cover only some slices of {box}; padding='zero' would clear the others. "
-                    "Add the missing parts, or declare padding='keep'."
+                    f"parts cover only some slices of {box}; padding='zero' would clear the "
+                    "others. Add the missing parts, or declare padding='keep'."
                 )
         return [box for box in rest if not box.is_empty]
 
@@ -119,9 +120,10 @@ class TensorSpec:
 
 
 def _stacks(forms: list[ResolvedForm]) -> list[tuple[Box, bool]]:
-    """Returns, per group of forms that cut one stored box alike, the box and if all slices are there.
+    """Returns, per group of forms that cut one stored box alike, the box and if it is complete.
 
-    A slice at a fixed index of a minor digit is not a box, so slices are told apart by their indices.
+    A slice at a fixed index of a minor digit is not a box, so slices are told apart by their
+    indices.
 
     Raises:
         LayoutError: if two forms are the same slice.

@@ -1,8 +1,8 @@
 """Which boxes each rank fingerprints, and how the sums of all ranks are compared.
 
-Every rank sums up every piece it stores. Ranks that store the same box must report the same sum: that
-checks replicas against each other. The sums of distinct boxes, each counted once, add up to the
-fingerprint of the tensor on that side: that checks the two sides against each other.
+Every rank sums up every piece it stores. Ranks that store the same box must report the same sum:
+that checks replicas against each other. The sums of distinct boxes, each counted once, add up to
+the fingerprint of the tensor on that side: that checks the two sides against each other.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from reshard.plan import Plan
 from reshard.program_table import Endpoint, locate
 from reshard.transfer import BoxKey
 
-__all__ = ["FingerprintTable", "Verdict", "compare_fingerprints", "make_fingerprint_table"]
+__all__ = ["FingerprintTable", "Verdict", "Verifier", "make_fingerprint_table"]
 
 _MASK64 = (1 << 64) - 1
 
 
 class _SlotKey(NamedTuple):
-    """What one sum stands for: side, pair, the whole stored box, and the part of it that is summed."""
+    """What one sum stands for: side, pair, the stored box, and the part of it that is summed."""
 
     side: int
     pair: int
@@ -159,7 +159,7 @@ def make_fingerprint_table(
     src_buffers: Mapping[BufferKey, Buffer],
     dst_buffers: Mapping[BufferKey, Buffer],
 ) -> FingerprintTable:
-    """Returns the regions that the process driving `ranks` sums up, sources first, ranks ascending."""
+    """Returns the regions that a process sums up: sources first, ranks ascending."""
     covers = _Covers(plan)
     numbers: dict[Endpoint, int] = {}
     rows = array("q")
@@ -202,42 +202,72 @@ def _row(
     ]
 
 
-def compare_fingerprints(
-    plan: Plan, reports: Sequence[tuple[Sequence[int], Sequence[int]]]
-) -> Verdict:
-    """Returns what the reports of all processes say; pure, so every process comes to the same verdict.
+class Verifier:
+    """Compares the reports of all processes of an epoch; pure, so all come to the same verdict.
 
     Args:
         plan: the plan.
-        reports: per process, its ranks and its sums in the order of `make_fingerprint_table`.
+        ranks: per process, its ranks.
     """
-    covers = _Covers(plan)
-    totals: tuple[dict[int, int], dict[int, int]] = {}, {}
-    first_sum: dict[_SlotKey, tuple[int, int]] = {}
-    problems: dict[int, str] = {}
-    for ranks, sums in reports:
-        values = iter(sums)
-        for side in (0, 1):
-            for rank in sorted(ranks):
-                for key, _ in covers.slots_of_rank(side, rank):
-                    value = next(values)
-                    known = first_sum.get(key)
-                    if known is None:
-                        first_sum[key] = rank, value
-                        if key.counts:
-                            totals[side][key.pair] = totals[side].get(key.pair, 0) + value
-                    elif known[1] != value:
-                        problem = _replica_problem(plan, key, known[0], rank, known[1], value)
-                        problems.setdefault(key.pair, problem)
-    for number, pair in enumerate(plan.pairs):
-        src, dst = (total.get(number, 0) & _MASK64 for total in totals)
-        if src != dst:
-            problems.setdefault(
-                number,
-                f"{pair.name}: fingerprint {src:016x} at the source, {dst:016x} at the destination.",
-            )
-    names = {pair.name: totals[0].get(n, 0) & _MASK64 for n, pair in enumerate(plan.pairs)}
-    return Verdict(names, tuple(problems[number] for number in sorted(problems)))
+
+    def __init__(self, plan: Plan, ranks: Sequence[Sequence[int]]) -> None:
+        self._plan = plan
+        self._keys: list[_SlotKey] = []
+        self._slots: list[list[int]] = []
+        self._ranks: list[list[int]] = []
+        covers = _Covers(plan)
+        numbers: dict[_SlotKey, int] = {}
+        for own in ranks:
+            slots: list[int] = []
+            holders: list[int] = []
+            for side in (0, 1):
+                for rank in sorted(own):
+                    for key, _ in covers.slots_of_rank(side, rank):
+                        slots.append(numbers.setdefault(key, len(numbers)))
+                        holders.append(rank)
+            self._slots.append(slots)
+            self._ranks.append(holders)
+        self._keys = list(numbers)
+
+    def verdict(self, reports: Sequence[Sequence[int]]) -> Verdict:
+        """Returns what the sums say.
+
+        Args:
+            reports: per process, its sums in the order of `make_fingerprint_table`.
+        """
+        sums: list[int | None] = [None] * len(self._keys)
+        holders = [0] * len(self._keys)
+        problems: dict[int, str] = {}
+        for slots, ranks, values in zip(self._slots, self._ranks, reports, strict=True):
+            for slot, rank, value in zip(slots, ranks, values, strict=True):
+                expected = sums[slot]
+                if expected is None:
+                    sums[slot], holders[slot] = value, rank
+                elif expected != value:
+                    key = self._keys[slot]
+                    problem = _replica_problem(
+                        self._plan, key, holders[slot], rank, expected, value
+                    )
+                    problems.setdefault(key.pair, problem)
+        totals = self._totals(sums)
+        for number, pair in enumerate(self._plan.pairs):
+            src, dst = totals[0][number], totals[1][number]
+            if src != dst:
+                problems.setdefault(
+                    number,
+                    f"{pair.name}: fingerprint {src:016x} at the source, {dst:016x} at the "
+                    "destination.",
+                )
+        fingerprints = {pair.name: totals[0][n] for n, pair in enumerate(self._plan.pairs)}
+        return Verdict(fingerprints, tuple(problems[number] for number in sorted(problems)))
+
+    def _totals(self, sums: Sequence[int | None]) -> tuple[list[int], list[int]]:
+        """Returns the fingerprint of every pair on each side."""
+        totals = [0] * len(self._plan.pairs), [0] * len(self._plan.pairs)
+        for key, value in zip(self._keys, sums, strict=True):
+            if key.counts and value is not None:
+                totals[key.side][key.pair] += value
+        return [n & _MASK64 for n in totals[0]], [n & _MASK64 for n in totals[1]]
 
 
 def _replica_problem(
@@ -245,6 +275,6 @@ def _replica_problem(
 ) -> str:
     box = ", ".join(f"{a}:{b}" for a, b in zip(*key.part, strict=True))
     return (
-        f"{plan.pairs[key.pair].name}: {('source', 'destination')[key.side]} ranks {holder} and {rank} "
-        f"both store [{box}] but hold different values ({expected:016x}, {value:016x})."
+        f"{plan.pairs[key.pair].name}: {('source', 'destination')[key.side]} ranks {holder} and "
+        f"{rank} both store [{box}] but hold different values ({expected:016x}, {value:016x})."
     )

@@ -1,0 +1,110 @@
+"""What each process brings to an epoch, and the plan that follows from all of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from reshard.errors import PlanError
+from reshard.machine import Machine, this_machine
+from reshard.matching import TensorPair, match
+from reshard.plan import Plan
+from reshard.spec_codec import encode_specs
+from reshard.spec_merge import merge_specs, shift_specs
+from reshard.tensor_spec import TensorSpec
+
+__all__ = ["Contribution", "Roster", "decode_all", "make_contribution", "make_epoch_plan"]
+
+
+class Contribution(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a process brings to an epoch, as it travels in the first exchange.
+
+    Attributes:
+        src_specs, dst_specs: encoded specs, in the numbers of the process's own side.
+        casts: (source, destination) names of dtypes that may be converted.
+        allow_unmatched: patterns of names that may stay without a partner.
+        staging_bytes: budget of this process.
+        machine: where it runs.
+        nonce: random bytes; all together name the epoch's shared memory.
+    """
+
+    src_specs: bytes
+    dst_specs: bytes
+    casts: tuple[tuple[str, str], ...]
+    allow_unmatched: tuple[str, ...]
+    staging_bytes: int
+    machine: Machine
+    nonce: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """Who is who in an epoch.
+
+    Attributes:
+        ranks: per process, its ranks in the numbers of the plan.
+        sources: processes that bring source tensors.
+        destinations: per destination program, its processes and what to add to its rank numbers.
+        names: per process, how messages call it.
+    """
+
+    ranks: tuple[tuple[int, ...], ...]
+    sources: tuple[int, ...]
+    destinations: tuple[tuple[tuple[int, ...], int], ...]
+    names: tuple[str, ...]
+
+
+def make_epoch_plan(roster: Roster, everybody: Sequence[Contribution]) -> Plan:
+    """Returns the plan that all members make alike out of what all of them bring.
+
+    Raises:
+        ReshardError: if the sides do not fit.
+    """
+    src = merge_specs("source", [everybody[p].src_specs for p in roster.sources])
+    casts = {cast for each in everybody for cast in each.casts}
+    allowed = {pattern for each in everybody for pattern in each.allow_unmatched}
+    pairs: list[TensorPair] = []
+    for processes, offset in roster.destinations:
+        own = merge_specs("destination", [everybody[p].dst_specs for p in processes])
+        dst = shift_specs(own, offset)
+        pairs += match(src, dst, casts=sorted(casts), allow_unmatched=sorted(allowed))
+    return Plan(pairs, min(each.staging_bytes for each in everybody))
+
+
+def make_contribution(
+    src_specs: Sequence[TensorSpec],
+    dst_specs: Sequence[TensorSpec],
+    *,
+    casts: Sequence[tuple[str, str]],
+    allow_unmatched: Sequence[str],
+    staging_bytes: int,
+) -> Contribution:
+    """Returns what this process brings to an epoch."""
+    return Contribution(
+        encode_specs(src_specs),
+        encode_specs(dst_specs),
+        tuple((str(a), str(b)) for a, b in casts),
+        tuple(allow_unmatched),
+        staging_bytes,
+        this_machine(),
+        os.urandom(16),
+    )
+
+
+def decode_all(answers: Sequence[bytes], kind: type[Any]) -> list[Any]:
+    """Returns the messages of all members.
+
+    Raises:
+        PlanError: if one does not decode.
+    """
+    try:
+        return [msgspec.msgpack.decode(answer, type=kind) for answer in answers]
+    except msgspec.MsgspecError as error:
+        raise PlanError(
+            f"a member sent a {kind.__name__} that does not decode ({error}). Run one version of "
+            "reshard everywhere."
+        ) from error
