@@ -66,3 +66,78 @@ $(CHECKPOINT)/model.safetensors: examples/grpo/make_checkpoint.py examples/grpo/
 		| .venv-engine/.requirements
 	@.venv-engine/bin/python examples/grpo/make_checkpoint.py $(CHECKPOINT)
 	@touch $@
+
+# ---- development: one virtual environment with both frameworks
+
+BIN := .venv/bin
+NATIVE_SOURCES := pyproject.toml $(shell find native -type f -not -path '*/build/*')
+
+.venv/.requirements: tests/requirements.txt | check-python
+	@echo "setting up .venv (PyTorch, JAX and the tools; 2 GB, one to two minutes)"
+	@test -x .venv/bin/pip || $(PYTHON) -m venv .venv
+	@.venv/bin/pip install -qq -r $<
+	@touch $@
+
+.venv/.built: .venv/.requirements $(NATIVE_SOURCES)
+	@echo "building reshard into .venv (editable)"
+	@.venv/bin/pip install -qq -e .
+	@touch $@
+
+.PHONY: setup build
+setup: .venv/.requirements ## Make the development environment
+build: .venv/.built ## Build the native library, editable
+build: setup
+
+.PHONY: test test-unit test-processes
+test: build native-test ## Run all tests that need no GPU
+	@RESHARD_REQUIRE=torch,jax $(BIN)/python -m pytest
+
+test-unit: build ## Run the tests of single modules, and the laws over random layouts
+	@$(BIN)/python -m pytest tests/unit tests/property tests/architecture tests/abi
+
+test-processes: build ## Run the tests that start several processes
+	@$(BIN)/python -m pytest -m processes
+
+.PHONY: native-test asan tsan
+native-test: build/native/.tested ## Run the C++ tests
+asan: build/asan/.tested ## Run the C++ tests under address and undefined-behaviour sanitizers
+tsan: build/tsan/.tested ## Run the C++ tests under the thread sanitizer
+
+SANITIZER_asan := -DRESHARD_ASAN=ON
+SANITIZER_tsan := -DRESHARD_TSAN=ON
+
+build/%/.tested: $(NATIVE_SOURCES) | .venv/.requirements
+	@mkdir -p build
+	@echo "building and running the C++ tests ($*)"
+	@$(BIN)/cmake -S native -B build/$* -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
+		-DCMAKE_BUILD_TYPE=RelWithDebInfo -DRESHARD_WERROR=ON -DRESHARD_TESTS=ON \
+		$(SANITIZER_$*) > build/$*.log 2>&1 || { cat build/$*.log; exit 1; }
+	@$(BIN)/cmake --build build/$* > build/$*.log 2>&1 || { cat build/$*.log; exit 1; }
+	@$(BIN)/ctest --test-dir build/$* --output-on-failure --timeout 300
+	@touch $@
+
+.PHONY: lint format types generate generate-check check
+lint: setup ## Check style
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+format: setup ## Format Python and C++
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+	@git ls-files 'native/*.cc' 'native/*.h' 'native/*.c' | grep -v bindings/ \
+		| xargs $(BIN)/clang-format -i
+
+types: build ## Check types
+	@$(BIN)/mypy
+
+generate: setup ## Make the generated binding anew
+	@$(BIN)/python native/bindings/generate.py
+
+generate-check: setup ## Fail if the generated binding is not up to date
+	@$(BIN)/python native/bindings/generate.py --check
+
+check: lint types generate-check ## All static checks
+
+.PHONY: wheel
+wheel: setup ## Build the wheel into dist/
+	@$(BIN)/pip wheel -qq --no-deps --wheel-dir dist .
