@@ -1,0 +1,117 @@
+"""What a pytree of weights is, without the weights: specs to plan with, shardings to build with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+from jax.sharding import Sharding
+
+from reshard import LayoutError, TensorSpec, UnsupportedError
+from reshard_jax.compat import platform_of
+from reshard_jax.dtypes import dtype_of
+from reshard_jax.forms import Forms, parts_of
+from reshard_jax.layout import Boxes, LayoutTable
+from reshard_jax.ranks import Ranks
+from reshard_jax.tree import NamedTree
+
+__all__ = ["Description", "Leaf"]
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One weight: what it is and where it lies."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    sharding: Sharding
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)} {self.sharding}"
+
+
+class Description:
+    """The weights of a tree as one side of a refit sees them. Keeps no array alive.
+
+    Args:
+        tree: arrays, or `jax.ShapeDtypeStruct`s with a sharding.
+        forms: which canonical tensors each leaf holds; None means one of its own name, as stored.
+
+    Attributes:
+        ranks: the numbering of devices.
+        leaves, specs: one per weight, in the order of the tree.
+
+    Raises:
+        LayoutError: naming the leaf that is not laid out or whose form does not fit.
+        UnsupportedError: naming the leaf and the limit.
+    """
+
+    def __init__(self, tree: NamedTree, forms: Forms | None = None) -> None:
+        if not tree.names:
+            raise LayoutError("the tree holds no weight: it is empty, or leaves=... excludes all.")
+        self.leaves = tuple(map(_leaf, tree.names, tree.values))
+        self.ranks = Ranks(platform_of(next(iter(self.leaves[0].sharding.device_set))))
+        self._layouts = LayoutTable(self.ranks)
+        self._check_seen_by_all()
+        self.specs = tuple(self._spec(leaf, forms) for leaf in self.leaves)
+
+    def changes(self, tree: NamedTree) -> list[str]:
+        """Returns what is not as it was described, one line per weight; empty if nothing changed.
+
+        Shardings that are written differently but put the same boxes on the same ranks are equal,
+        and so are other memory layouts and memory kinds.
+        """
+        old, new = {leaf.name: leaf for leaf in self.leaves}, map(_leaf, tree.names, tree.values)
+        lines = [f"{name}: gone" for name in sorted(old.keys() - set(tree.names))]
+        for leaf in new:
+            before = old.get(leaf.name)
+            if before is None:
+                lines.append(f"{leaf.name}: new, {leaf}")
+            elif not self._is_same(before, leaf):
+                lines.append(f"{leaf.name}: was {before}, is {leaf}")
+        return lines
+
+    def boxes(self, leaf: Leaf) -> Boxes:
+        """Returns the box of a weight that each rank holds."""
+        try:
+            return self._layouts.boxes(leaf.sharding, leaf.shape)
+        except (LayoutError, UnsupportedError) as error:
+            raise type(error)(f"{leaf.name}: {error}") from error
+
+    def _is_same(self, old: Leaf, new: Leaf) -> bool:
+        if (old.shape, old.dtype) != (new.shape, new.dtype):
+            return False
+        return old.sharding == new.sharding or self.boxes(old) == self.boxes(new)
+
+    def _check_seen_by_all(self) -> None:
+        """Refuses arrays that each process has for itself: the others would describe other ones."""
+        if self.ranks.num_processes == 1:
+            return
+        for leaf in self.leaves:
+            if isinstance(leaf.sharding, jax.sharding.SingleDeviceSharding):
+                raise LayoutError(
+                    f"{leaf.name}: {leaf.sharding} is local to one of {self.ranks.num_processes} "
+                    "processes. All processes must hold one global array: jax.device_put(x, "
+                    "NamedSharding(mesh, P())) with a mesh over all of its devices."
+                )
+
+    def _spec(self, leaf: Leaf, forms: Forms | None) -> TensorSpec:
+        try:
+            layout = self._layouts.layout(leaf.sharding, leaf.shape)
+        except (LayoutError, UnsupportedError) as error:
+            raise type(error)(f"{leaf.name}: {error}") from error
+        dtype = dtype_of(leaf.name, leaf.dtype)
+        parts = parts_of(forms, leaf.name, leaf.shape)
+        return TensorSpec(leaf.name, leaf.shape, dtype, layout, parts)
+
+
+def _leaf(name: str, value: jax.Array | jax.ShapeDtypeStruct) -> Leaf:
+    sharding = value.sharding
+    if sharding is None:
+        raise LayoutError(
+            f"{name}: {value} has no sharding. Give jax.ShapeDtypeStruct(shape, dtype, "
+            "sharding=...); jax.eval_shape drops it."
+        )
+    return Leaf(name, tuple(value.shape), np.dtype(value.dtype), sharding)

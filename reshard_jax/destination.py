@@ -1,0 +1,182 @@
+"""The receiving end of a refit, for pytrees of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import jax
+
+import reshard
+from reshard import Casts, PlanError, RefitReport
+from reshard_jax.buffers import ReceiveBuffers
+from reshard_jax.compat import is_array
+from reshard_jax.description import Description
+from reshard_jax.dtypes import check_not_narrowed
+from reshard_jax.forms import Forms
+from reshard_jax.tree import Leaves, NamedTree
+
+__all__ = ["Destination", "State"]
+
+Pytree = Any
+State = Literal["empty", "ready"]
+
+
+class Destination:
+    """Receives weights as new arrays.
+
+    Args:
+        address: where the source hosts the meeting point, `tcp://host:port`.
+        template: what is wanted: arrays, or `jax.ShapeDtypeStruct(shape, dtype, sharding=...)`.
+            Arrays are only described, not kept, except those that `allow_unmatched` names.
+        forms: which canonical tensors each leaf holds, by dotted path; None means as stored, under
+            its own name.
+        leaves: which leaves are weights; None means all. Others are handed back as they are.
+        group: name of this program; programs that refit from one source need different names.
+        token: shared secret of all programs; required unless the address is loopback.
+        casts: (source dtype, destination dtype) conversions that are wanted.
+        allow_unmatched: shell-style patterns of canonical names that may stay without a source.
+            Such weights keep the values of the template; zeros where it has none.
+        staging_bytes: memory of this process for chunks under way.
+        timeout_s: limit of every wait unless a call gives its own.
+
+    Attributes:
+        version: of the parameters that the last finished refit returned; None before.
+        report: what that refit did; None before.
+
+    Raises:
+        LayoutError, UnsupportedError: naming the leaf that cannot be received, and why.
+
+    Collective: every process of the JAX job, also those that have none of the weights.
+
+    Example:
+        >>> destination = reshard_jax.Destination("tcp://10.0.0.1:29500", params)  # doctest: +SKIP
+        >>> params = destination.refit(timeout_s=60)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        address: str,
+        template: Pytree,
+        *,
+        forms: Forms | None = None,
+        leaves: Leaves | None = None,
+        group: str = "destination",
+        token: str | None = None,
+        casts: Casts = (),
+        allow_unmatched: Iterable[str] = (),
+        staging_bytes: int = 64 << 20,
+        timeout_s: float = 60.0,
+    ) -> None:
+        tree = NamedTree(template, leaves)
+        self._description = Description(tree, forms)
+        for leaf in self._description.leaves:
+            check_not_narrowed(leaf.name, leaf.dtype)
+        self._allowed = tuple(allow_unmatched)
+        self._initial = self._values_to_keep(tree)
+        self._tree = tree.without_values()
+        self.version: int | None = None
+        self.report: RefitReport | None = None
+        ranks = self._description.ranks
+        self._end = reshard.Destination(
+            address,
+            self._description.specs,
+            ranks=ranks.local,
+            num_ranks=ranks.size,
+            process=ranks.process,
+            num_processes=ranks.num_processes,
+            group=group,
+            token=token,
+            casts=casts,
+            allow_unmatched=self._allowed,
+            staging_bytes=staging_bytes,
+            timeout_s=timeout_s,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def state(self) -> State:
+        """`ready` once a refit returned parameters.
+
+        There is no torn state: a failed refit leaves all arrays alone that were returned before.
+        """
+        return "empty" if self.version is None else "ready"
+
+    def refit(self, *, timeout_s: float | None = None) -> Pytree:
+        """Waits for the source to publish, and returns the tree of new arrays.
+
+        Arrays have exactly the sharding of the template and row-major memory, which is new in every
+        refit: what was returned before never changes. So the old and the new weights exist at the
+        same time, unless the caller drops the old ones first.
+
+        Args:
+            timeout_s: limit for waiting and moving; None means that of the constructor.
+
+        Raises:
+            LayoutError, PlanError: something does not fit; nothing moved, on any rank.
+            TransferTimeout: somebody did not come; the message says who.
+            TransportError: a member failed. Calling again joins the next publish.
+            VerificationError: values differ after the refit.
+
+        Collective: every process of the JAX job, outside jit.
+        """
+        received = ReceiveBuffers(self._description, self._initial)
+        try:
+            report = self._end.refit(received.buffers, timeout_s=timeout_s)
+            self._check_all_came(report)
+            params = self._tree.with_values(received.to_arrays())
+        finally:
+            # The end may remember the mapping, and must not hold memory between refits.
+            received.buffers.clear()
+        self.report, self.version = report, report.version
+        return params
+
+    def _values_to_keep(self, tree: NamedTree) -> dict[str, jax.Array | None]:
+        return {
+            spec.name: value if is_array(value) else None
+            for spec, value in zip(self._description.specs, tree.values, strict=True)
+            if any(self._may_be_missing(part.name) for part in spec.parts)
+        }
+
+    def _may_be_missing(self, name: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in self._allowed)
+
+    def _check_all_came(self, report: RefitReport) -> None:
+        """Refuses weights without a source that only the other side allowed to be missing."""
+        if not report.is_verified:
+            return
+        missing = [
+            part.name
+            for spec in self._description.specs
+            for part in spec.parts
+            if part.name not in report.fingerprints and not self._may_be_missing(part.name)
+        ]
+        if missing:
+            raise PlanError(
+                f"{len(missing)} weights have no source, such as {missing[:5]}: the source allowed "
+                "it, this destination did not. Give allow_unmatched=[...] here too, or add them."
+            )
+
+    def describe_plan(self) -> str:
+        """Returns the summary of the current plan.
+
+        Raises:
+            LayoutError: before the first refit.
+        """
+        return self._end.describe_plan()
+
+    def close(self) -> None:
+        """Leaves and frees everything; closing twice is fine."""
+        self._end.close()

@@ -1,0 +1,65 @@
+"""How devices are numbered.
+
+The rank of a device is its position in `jax.devices(platform)`, the list of the devices of all
+processes, which JAX gives in the same order to each of them. Device ids would not do: the two
+devices of process 1 have ids 2048 and 2049 on CPU.
+"""
+
+from __future__ import annotations
+
+import jax
+
+from reshard import LayoutError
+
+__all__ = ["Ranks"]
+
+
+class Ranks:
+    """The devices of one platform, in all processes, and their ranks.
+
+    Args:
+        platform: such as "cpu"; asking for its devices initialises the backend.
+
+    Attributes:
+        devices: by rank.
+        process, num_processes: this process among those of the JAX job.
+    """
+
+    def __init__(self, platform: str) -> None:
+        self.devices = tuple(jax.devices(platform))
+        self.process = jax.process_index(platform)
+        self.num_processes = jax.process_count(platform)
+        self._numbers = {device: rank for rank, device in enumerate(self.devices)}
+
+    @property
+    def size(self) -> int:
+        """Number of devices of all processes."""
+        return len(self.devices)
+
+    @property
+    def local(self) -> tuple[int, ...]:
+        """The ranks whose memory this process has."""
+        return tuple(
+            rank for rank, device in enumerate(self.devices) if device.process_index == self.process
+        )
+
+    def of(self, device: jax.Device) -> int:
+        """Returns the rank of a device.
+
+        Raises:
+            LayoutError: if it is not one of the running job, such as a device of a topology
+                description.
+        """
+        rank = self._numbers.get(device)
+        if rank is None:
+            raise LayoutError(
+                f"device {device} is not one of the {self.size} devices of this job. All weights "
+                "must lie on devices of one platform; pass those of other platforms separately."
+            )
+        return rank
+
+    def __repr__(self) -> str:
+        return (
+            f"<{self.size} ranks, of which {len(self.local)} in process {self.process} of "
+            f"{self.num_processes}>"
+        )

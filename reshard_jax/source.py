@@ -1,0 +1,178 @@
+"""The trainer's end of a refit, for pytrees of arrays."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Self
+
+import reshard
+from reshard import Casts, LayoutError, RefitReport
+from reshard_jax.buffers import source_buffers
+from reshard_jax.compat import is_array
+from reshard_jax.description import Description
+from reshard_jax.forms import Forms
+from reshard_jax.tree import Leaves, NamedTree
+
+__all__ = ["Source"]
+
+_logger = logging.getLogger("reshard.jax")
+
+Pytree = Any
+
+
+class Source:
+    """Publishes the weights of a pytree.
+
+    Process 0 of the JAX job hosts the meeting point at the address.
+
+    Args:
+        address: `tcp://host:port`; port 0 picks one (see `address`).
+        params: the weights, or `jax.ShapeDtypeStruct`s of them with shardings. Only described here,
+            not kept.
+        forms: which canonical tensors each leaf holds, by dotted path such as
+            `layers.0.attn.q_proj.w` (see `reshard_jax.models`); None means as stored, under its own
+            name.
+        leaves: which leaves are weights; None means all. PRNG keys and other leaves that are no
+            arrays of numbers are an error unless excluded here.
+        group: name of this program.
+        token: shared secret of all programs; required unless the address is loopback.
+        casts: (source dtype, destination dtype) conversions that are wanted.
+        allow_unmatched: shell-style patterns of canonical names that may stay without a partner.
+        staging_bytes: memory of this process for chunks under way.
+        min_destinations: how many destination programs a publish waits for.
+        timeout_s: limit of every wait unless a call gives its own.
+
+    Raises:
+        LayoutError, UnsupportedError: naming the leaf that cannot be moved, and why.
+
+    Collective: every process of the JAX job, also those that have none of the weights.
+
+    Example:
+        >>> source = reshard_jax.Source(  # doctest: +SKIP
+        ...     "tcp://10.0.0.1:29500", params, forms=reshard_jax.models.tunix_qwen3(config))
+        >>> report = source.publish(params, version=1)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        address: str,
+        params: Pytree,
+        *,
+        forms: Forms | None = None,
+        leaves: Leaves | None = None,
+        group: str = "source",
+        token: str | None = None,
+        casts: Casts = (),
+        allow_unmatched: Iterable[str] = (),
+        staging_bytes: int = 64 << 20,
+        min_destinations: int = 1,
+        timeout_s: float = 60.0,
+    ) -> None:
+        self._forms, self._leaves = forms, leaves
+        self._description = Description(NamedTree(params, leaves), forms)
+        ranks = self._description.ranks
+        self._end = reshard.Source(
+            address,
+            self._description.specs,
+            ranks=ranks.local,
+            num_ranks=ranks.size,
+            process=ranks.process,
+            num_processes=ranks.num_processes,
+            group=group,
+            token=token,
+            casts=casts,
+            allow_unmatched=allow_unmatched,
+            staging_bytes=staging_bytes,
+            min_destinations=min_destinations,
+            timeout_s=timeout_s,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def address(self) -> str | None:
+        """Where destinations meet this source; only process 0 knows."""
+        return self._end.address
+
+    @property
+    def report(self) -> RefitReport | None:
+        """The last finished publish."""
+        return self._end.report
+
+    def publish(
+        self,
+        params: Pytree,
+        *,
+        version: int,
+        verify: bool = True,
+        timeout_s: float | None = None,
+    ) -> RefitReport:
+        """Moves the weights into every destination, and returns when all have all of them.
+
+        Waits first until the arrays are computed; JAX sets no limit to that wait. The arrays may be
+        donated at any time: memory under way is held until this returns or raises, and no longer.
+
+        Args:
+            params: a tree as in the constructor. Leaves whose sharding, shape or dtype changed are
+                described anew, and everybody plans again.
+            version: must be larger than that of the last finished publish.
+            verify: compare fingerprints of all tensors, replicas included, afterwards.
+            timeout_s: limit for waiting and moving; None means that of the constructor.
+
+        Raises:
+            LayoutError, PlanError, UnsupportedError: something does not fit; nothing moved.
+            TransferTimeout: somebody did not come; the message says who.
+            TransportError: a destination failed; it is torn, and the next publish goes on without
+                it.
+            VerificationError: values differ after the refit.
+
+        Collective: every process of the JAX job, with the same tree, outside jit.
+        """
+        tree = NamedTree(params, self._leaves)
+        for name, value in zip(tree.names, tree.values, strict=True):
+            if not is_array(value):
+                raise LayoutError(f"{name}: only described, not there. Publish arrays.")
+        self._follow(tree)
+        buffers = source_buffers(self._description, tree.values)
+        try:
+            return self._end.publish(buffers, version=version, verify=verify, timeout_s=timeout_s)
+        finally:
+            # The end may remember the mapping, and must not hold memory between publishes.
+            buffers.clear()
+
+    def _follow(self, tree: NamedTree) -> None:
+        """Describes the weights anew if any of them changed since they were described."""
+        changes = self._description.changes(tree)
+        if not changes:
+            return
+        description = Description(tree, self._forms)
+        if description.ranks.devices != self._description.ranks.devices:
+            raise LayoutError(
+                f"the weights moved to another platform ({changes[0]}). Open a new Source for them."
+            )
+        _logger.info("planning anew, %d weights changed: %s", len(changes), "; ".join(changes[:3]))
+        self._end.replace_specs(description.specs)
+        self._description = description
+
+    def describe_plan(self) -> str:
+        """Returns the summary of the current plan.
+
+        Raises:
+            LayoutError: before the first publish.
+        """
+        return self._end.describe_plan()
+
+    def close(self) -> None:
+        """Leaves and frees everything; closing twice is fine."""
+        self._end.close()
