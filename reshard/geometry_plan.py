@@ -6,9 +6,11 @@ layouts without product structure. Both give the same transfers where both apply
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import product
+from typing import NamedTuple
 
 from reshard.errors import PlanError
 from reshard.grid import GridSide, NotAGrid, components_of
@@ -18,11 +20,9 @@ from reshard.logical_space import Bounds, LogicalRow, Side
 from reshard.matching import Geometry
 from reshard.segmented_layout import SegmentedLayout
 from reshard.sweep import SweepPlan
+from reshard.transfer import BoxKey
 
 __all__ = ["GridPlan", "make_geometry_plan"]
-
-
-StartStop = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def make_geometry_plan(geometry: Geometry) -> GeometryPlan:
@@ -78,60 +78,47 @@ class GridPlan:
         self._ranks = None
         if not geometry.is_disjoint:
             self._ranks = geometry.src.layout.ranks, geometry.dst.layout.ranks
-        self._turns = False
-        self._legs: dict[tuple[bool, int, int], tuple[Leg, ...]] = {}
+        self._prepared: dict[tuple[bool, int], _Prepared] = {}
 
     def sends(self, position: int, rotation: int) -> tuple[Leg, ...]:
         """Returns what a source rank sends."""
-        return self._known(True, position, rotation)
+        return self._prepare(True, position).legs(rotation)
 
     def receives(self, position: int, rotation: int) -> tuple[Leg, ...]:
         """Returns what a destination rank receives."""
-        return self._known(False, position, rotation)
+        return self._prepare(False, position).legs(rotation)
 
-    def _known(self, is_send: bool, position: int, rotation: int) -> tuple[Leg, ...]:
-        """Computes legs once per rotation, or once if no box of this rank depends on it."""
-        legs = self._legs.get((is_send, position, -1))
-        if legs is None:
-            legs = self._legs.get((is_send, position, rotation))
-        if legs is None:
-            self._turns = False
-            side, compute = (self._src, self._sends) if is_send else (self._dst, self._receives)
+    def _prepare(self, is_send: bool, position: int) -> _Prepared:
+        prepared = self._prepared.get((is_send, position))
+        if prepared is None:
+            side, find = (self._src, self._sends) if is_send else (self._dst, self._receives)
             cells = None if self._is_empty else side.cells_at(position)
-            found = [] if cells is None else compute(position, cells, rotation)
-            legs = tuple(sorted(found, key=canonical_order))
-            self._legs[is_send, position, rotation if self._turns else -1] = legs
-        return legs
+            meetings = [] if cells is None else list(find(position, cells))
+            prepared = self._prepared[is_send, position] = _Prepared(meetings)
+        return prepared
 
-    def _receives(self, position: int, cells: tuple[int, ...], rotation: int) -> list[Leg]:
+    def _receives(self, position: int, cells: tuple[int, ...]) -> Iterator[_Meeting]:
         copies = self._dst.positions_of(cells)
-        legs: list[Leg] = []
-        for src_cells, wanted, _, common in self._meetings(cells, self._dst, self._src):
+        for src_cells, wanted, common in self._meetings(cells, self._dst, self._src, wanted=1):
             holders = self._src.positions_of(src_cells)
             remote, local = self._split_local(copies, holders)
             if position in local:
-                legs.append(Leg(local[position], *common, 0))
+                yield _Meeting(common, None, (local[position],), 0, False)
                 continue
-            striping = self._striping(wanted, common, len(remote), len(holders), rotation)
-            for share in striping.shares_of_copy(bisect_left(remote, position)):
-                legs.append(Leg(holders[share.peer], *striping.narrowed(common, share), 0))
-        return legs
+            striping = self._striping(wanted, common, len(remote), len(holders))
+            yield _Meeting(common, striping, holders, bisect_left(remote, position), False)
 
-    def _sends(self, position: int, cells: tuple[int, ...], rotation: int) -> list[Leg]:
+    def _sends(self, position: int, cells: tuple[int, ...]) -> Iterator[_Meeting]:
         holders = self._src.positions_of(cells)
         index = bisect_left(holders, position)
-        legs: list[Leg] = []
-        for dst_cells, _, wanted, common in self._meetings(cells, self._src, self._dst):
+        for dst_cells, wanted, common in self._meetings(cells, self._src, self._dst, wanted=2):
             remote, local = self._split_local(self._dst.positions_of(dst_cells), holders)
-            legs += [
-                Leg(taker, *common, 0) for taker, holder in local.items() if holder == position
-            ]
-            if not remote:
-                continue
-            striping = self._striping(wanted, common, len(remote), len(holders), rotation)
-            for share in striping.shares_of_holder(index):
-                legs.append(Leg(remote[share.peer], *striping.narrowed(common, share), 0))
-        return legs
+            for taker, holder in local.items():
+                if holder == position:
+                    yield _Meeting(common, None, (taker,), 0, True)
+            if remote:
+                striping = self._striping(wanted, common, len(remote), len(holders))
+                yield _Meeting(common, striping, remote, index, True)
 
     def _split_local(
         self, copies: tuple[int, ...], holders: tuple[int, ...]
@@ -145,9 +132,12 @@ class GridPlan:
         return tuple(copy for copy in copies if copy not in local), local
 
     def _meetings(
-        self, cells: tuple[int, ...], near: GridSide, far: GridSide
-    ) -> Iterator[tuple[tuple[int, ...], StartStop, StartStop, StartStop]]:
-        """Yields (far cells, near box, far box, common box) of each meeting of our region."""
+        self, cells: tuple[int, ...], near: GridSide, far: GridSide, *, wanted: int
+    ) -> Iterator[tuple[tuple[int, ...], BoxKey, BoxKey]]:
+        """Yields (far cells, whole destination box, common box) of each meeting of our region.
+
+        `wanted` says which side the destination is: 1 near, 2 far.
+        """
         per_component = [
             [
                 (overlap.cell, ours, overlap.theirs, overlap.common)
@@ -158,22 +148,63 @@ class GridPlan:
         ]
         for meeting in product(*per_component):
             yield (
-                tuple(entry[0] for entry in meeting),
-                self._bounds([entry[1] for entry in meeting]),
-                self._bounds([entry[2] for entry in meeting]),
+                tuple([entry[0] for entry in meeting]),
+                self._bounds([entry[wanted] for entry in meeting]),
                 self._bounds([entry[3] for entry in meeting]),
             )
 
-    def _bounds(self, parts: list[Bounds]) -> StartStop:
+    def _bounds(self, parts: list[Bounds]) -> BoxKey:
         flat = [bound for part in parts for bound in part]
         if self._order is not None:
             flat = [flat[i] for i in self._order]
-        return tuple(a for a, _ in flat), tuple(b for _, b in flat)
+        return tuple([a for a, _ in flat]), tuple([b for _, b in flat])
 
-    def _striping(
-        self, wanted: StartStop, common: StartStop, copies: int, holders: int, rotation: int
-    ) -> Striping:
-        turn = rotation + rotation_of_box(*wanted)
-        striping = make_striping(*common, copies, holders, self._itemsize, turn)
-        self._turns |= striping.num_segments < holders
-        return striping
+    def _striping(self, wanted: BoxKey, common: BoxKey, copies: int, holders: int) -> Striping:
+        return make_striping(*common, copies, holders, self._itemsize, rotation_of_box(*wanted))
+
+
+class _Meeting(NamedTuple):
+    """A box that our region has in common with one of the other side, for any rotation.
+
+    Attributes:
+        box: the common box.
+        striping: how its copies are shared out; None for a copy within one rank.
+        peers: positions at the other end, by share.
+        own: our own index among the holders (of a send) or the copies (of a receive).
+        is_send: which of the two.
+    """
+
+    box: BoxKey
+    striping: Striping | None
+    peers: tuple[int, ...]
+    own: int
+    is_send: bool
+
+    def legs(self, rotation: int) -> Iterator[Leg]:
+        """Yields our legs for a tensor of some rotation."""
+        if self.striping is None:
+            yield Leg(self.peers[0], *self.box, 0)
+            return
+        striping = self.striping.turned(rotation)
+        shares = striping.shares_of_holder if self.is_send else striping.shares_of_copy
+        for share in shares(self.own):
+            yield Leg(self.peers[share.peer], *striping.narrowed(self.box, share), 0)
+
+
+class _Prepared:
+    """The meetings of one rank, and its legs for every rotation that was asked for."""
+
+    def __init__(self, meetings: list[_Meeting]) -> None:
+        self._meetings = meetings
+        turning = {m.striping.num_holders for m in meetings if m.striping and m.striping.is_partial}
+        self._period = math.lcm(*turning)
+        self._legs: dict[int, tuple[Leg, ...]] = {}
+
+    def legs(self, rotation: int) -> tuple[Leg, ...]:
+        """Returns the legs in canonical order."""
+        turn = rotation % self._period
+        legs = self._legs.get(turn)
+        if legs is None:
+            found = [leg for meeting in self._meetings for leg in meeting.legs(turn)]
+            legs = self._legs[turn] = tuple(sorted(found, key=canonical_order))
+        return legs

@@ -174,7 +174,8 @@ class GridSide:
         if found is None:
             positions = self._stacks.positions[0]
             for table, cell in zip(self.tables, cells, strict=True):
-                positions = [a + b for a in positions for b in table.positions[cell]]
+                own = table.positions[cell]
+                positions = [a + b for a in positions for b in own] if own != [0] else positions
             found = tuple(sorted(a + b for a in positions for b in self._replicas))
             self._positions[cells] = found
         return found

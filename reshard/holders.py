@@ -47,6 +47,17 @@ class Striping(NamedTuple):
     num_segments: int
     rotation: int
 
+    @property
+    def is_partial(self) -> bool:
+        """True if not all holders serve, so that the rotation decides which do."""
+        return self.num_segments < self.num_holders
+
+    def turned(self, by: int) -> Striping:
+        """Returns the striping with its rotation moved on."""
+        if by == 0 or not self.is_partial:
+            return self
+        return self._replace(rotation=(self.rotation + by) % self.num_holders)
+
     def shares_of_copy(self, copy: int) -> list[Share]:
         """Returns what each holder sends of one copy; `peer` is the index of the holder."""
         line = self.num_copies * self.length

@@ -8,7 +8,7 @@ questions.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from typing import NamedTuple, Protocol
 
@@ -88,6 +88,7 @@ class Layout:
     placements: tuple[Placement, ...]
     order: tuple[str, ...] = ()
     division: Division = "chunk"
+    _axes: dict[int, tuple[int, ...]] = field(init=False, repr=False, compare=False, hash=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "placements", tuple(self.placements))
@@ -104,6 +105,12 @@ class Layout:
             raise LayoutError(
                 f"order {self.order} must name every axis of mesh {self.mesh} exactly once."
             )
+        axes: dict[int, tuple[int, ...]] = {}
+        for axis in map(self.mesh.axis_names.index, self.order):
+            placement = self.placements[axis]
+            if isinstance(placement, Shard):
+                axes[placement.dim] = (*axes.get(placement.dim, ()), axis)
+        object.__setattr__(self, "_axes", axes)
 
     @classmethod
     def replicated(cls, mesh: Mesh) -> Layout:
@@ -160,13 +167,12 @@ class Layout:
         """Returns the row-major position of a rank in the mesh, or None."""
         return self.mesh.position(rank)
 
+    def __reduce__(self) -> tuple[type[Layout], tuple[object, ...]]:
+        return Layout, (self.mesh, self.placements, self.order, self.division)
+
     def axes_of_dim(self, dim: int) -> tuple[int, ...]:
         """Returns the mesh axes that cut a tensor dim, major first."""
-        index = {name: axis for axis, name in enumerate(self.mesh.axis_names)}
-        axes = (index[name] for name in self.order)
-        return tuple(
-            axis for axis in axes if isinstance(p := self.placements[axis], Shard) and p.dim == dim
-        )
+        return self._axes.get(dim, ())
 
     def cuts_of_dim(self, dim: int) -> tuple[Cut, ...]:
         """Returns (parts, blocks) of each axis that cuts a tensor dim, major first."""

@@ -56,6 +56,8 @@ class Planner:
     def __init__(self, pairs: Sequence[TensorPair]) -> None:
         self._pairs = pairs
         self._plans: dict[int, GeometryPlan] = {}
+        self._volumes: dict[tuple[int, int], int] = {}
+        self._proven: dict[int, Legs] = {}
 
     def plan_rank(self, rank: int) -> RankPlan:
         """Returns one rank's part of the plan.
@@ -67,26 +69,34 @@ class Planner:
         sends: list[PairLegs] = []
         receives: list[PairLegs] = []
         positions: dict[int, int | None] = {}
-        proven: set[tuple[int, int, int]] = set()
         for number, pair in enumerate(self._pairs):
             src_layout, dst_layout = pair.src.layout, pair.dst.layout
-            for layout in (src_layout, dst_layout):
-                if id(layout) not in positions:
-                    positions[id(layout)] = layout.position(rank)
-            src, dst = positions[id(src_layout)], positions[id(dst_layout)]
-            if src is not None:
-                legs = self._plan(pair).sends(src, pair.rotation)
+            if id(src_layout) not in positions:
+                positions[id(src_layout)] = src_layout.position(rank)
+            if id(dst_layout) not in positions:
+                positions[id(dst_layout)] = dst_layout.position(rank)
+            position = positions[id(src_layout)]
+            if position is not None:
+                legs = self._plan(pair).sends(position, pair.rotation)
                 if legs:
                     sends.append((number, legs, dst_layout.ranks))
-            if dst is not None:
-                legs = self._plan(pair).receives(dst, pair.rotation)
-                key = id(pair.geometry), dst, id(legs)
-                if key not in proven:
-                    _check_exact_cover(pair, dst, legs)
-                    proven.add(key)
+            position = positions[id(dst_layout)]
+            if position is not None:
+                legs = self._plan(pair).receives(position, pair.rotation)
+                if id(legs) not in self._proven:
+                    self._prove(pair, position, legs)
                 if legs:
                     receives.append((number, legs, src_layout.ranks))
         return RankPlan(rank, tuple(sends), tuple(receives))
+
+    def _prove(self, pair: TensorPair, position: int, legs: Legs) -> None:
+        """Checks legs once; the planner keeps them, so that their identity stands for them."""
+        key = id(pair.geometry), position
+        expected = self._volumes.get(key)
+        if expected is None:
+            expected = self._volumes[key] = _stored_volume(pair, position)
+        _check_exact_cover(pair, position, expected, legs)
+        self._proven[id(legs)] = legs
 
     def _plan(self, pair: TensorPair) -> GeometryPlan:
         plan = self._plans.get(id(pair.geometry))
@@ -99,19 +109,25 @@ class Planner:
         return plan
 
 
-def _check_exact_cover(pair: TensorPair, position: int, receives: Legs) -> None:
+def _stored_volume(pair: TensorPair, position: int) -> int:
+    """Returns how many logical elements a destination rank stores, repeats counted."""
+    side, ndim = pair.geometry.dst, len(pair.geometry.space.shape)
+    if pair.num_elements == 0:
+        return 0
+    rank = side.layout.ranks[position]
+    return sum(piece.num_elements for piece in pieces_of_rank(side, ndim, rank))
+
+
+def _check_exact_cover(pair: TensorPair, position: int, expected: int, receives: Legs) -> None:
     """Proves that the legs write each element that the rank stores exactly once.
 
-    Legs of one copy are disjoint if no two of them meet; together with equal volumes that leaves no
-    element out.
+    Legs of one copy are disjoint if no two of them meet; together with equal volumes that leaves
+    no element out.
     """
     volume = sum(
         math.prod([b - a for a, b in zip(leg.start, leg.stop, strict=True)]) for leg in receives
     )
-    side, ndim = pair.geometry.dst, len(pair.geometry.space.shape)
-    rank = side.layout.ranks[position]
-    expected = sum(piece.num_elements for piece in pieces_of_rank(side, ndim, rank))
-    if pair.num_elements and (volume != expected or _some_meet(receives)):
+    if volume != expected or _some_meet(receives):
         raise PlanError(
             f"{pair.name}: destination rank {pair.dst.layout.ranks[position]} stores {expected} "
             f"elements but the plan writes {volume}, or writes one of them twice. This is a defect "
