@@ -7,7 +7,10 @@ must work without one import it where they need it.
 from __future__ import annotations
 
 import threading
+import weakref
 from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,11 +32,23 @@ except ImportError as error:
         "it in a checkout with 'pip install -e .' (needs a C++17 compiler)."
     ) from error
 
-__all__ = ["Program", "ProgramInfo", "RunStats", "check", "fingerprints", "show_versions"]
+__all__ = [
+    "Communicator",
+    "Program",
+    "ProgramInfo",
+    "RunStats",
+    "check",
+    "fingerprints",
+    "is_abort",
+    "show_versions",
+]
 
 # A run is cut into slices so that Python can handle signals between them.
 _SLICE_NS = 100_000_000
 _NS_PER_S = 1_000_000_000
+
+DEFAULT_SLOT_BYTES = 262_144
+DEFAULT_SLOTS_PER_RING = 4
 
 _EXCEPTIONS: dict[int, type[Exception]] = {
     _lib.RESHARD_STATUS_INVALID_ARGUMENT: PlanError,
@@ -70,6 +85,11 @@ def check(status: int) -> None:
     _lib.reshard_last_error_ranks(ranks, ranks + 1)
     rank, peer = (int(value) if value >= 0 else None for value in ranks)
     raise exception(message, rank=rank, peer=peer, status=status)
+
+
+def is_abort(error: TransportError) -> bool:
+    """True if a run ended because another process gave up; the cause is then over there."""
+    return error.status == int(_lib.RESHARD_STATUS_ABORTED)
 
 
 @dataclass(frozen=True)
@@ -110,6 +130,120 @@ class RunStats:
     ns_wait: int
     ns_total: int
     peak_staging_bytes: int
+
+
+class Communicator:
+    """Carries bytes between processes. Make one with `Communicator.shm`, then `connect`.
+
+    Closes itself when it is collected and at exit; closing twice is fine. Not usable after fork.
+    """
+
+    def __init__(self, handle: Any) -> None:  # noqa: ANN401 (a cffi pointer has no public type)
+        self._handle = handle
+        # Held by connect, a run, and close, which must not overlap.
+        self._lock = threading.Lock()
+        self._finalizer = weakref.finalize(self, _lib.reshard_communicator_destroy, handle)
+
+    @classmethod
+    def shm(
+        cls,
+        session_key: str,
+        process: int,
+        rank_to_process: Sequence[int],
+        send_peers: Sequence[int],
+        receive_peers: Sequence[int],
+        slot_bytes: int = DEFAULT_SLOT_BYTES,
+        slots_per_ring: int = DEFAULT_SLOTS_PER_RING,
+        *,
+        token: bytes = b"",
+        num_processes: int | None = None,
+    ) -> Communicator:
+        """Makes this process's end of a communicator over shared memory; waits for nobody.
+
+        Args:
+            session_key: 1 to 64 of A-Z, a-z, 0-9, '.', '_', '-'; the same on all processes and new
+                for every communicator on this machine.
+            process: index of this process.
+            rank_to_process: the process that drives each rank; the same on all processes.
+            send_peers: processes that this one sends to.
+            receive_peers: processes that this one receives from.
+            slot_bytes: largest message in bytes; the same on all processes.
+            slots_per_ring: messages that may be under way from one process to another.
+            token: at most 64 bytes that all processes know.
+            num_processes: None means that the last process has a rank.
+
+        Raises:
+            PlanError: an argument is out of range.
+            TransportError: a live process has the same key and index, or the system refused.
+        """
+        key = _ffi.new("char[]", session_key.encode())
+        token_bytes = _ffi.new("char[]", token)
+        tables = [
+            _ffi.new("int32_t[]", list(t)) for t in (rank_to_process, send_peers, receive_peers)
+        ]
+        options = _ffi.new("reshard_shm_options *")
+        options.size = _ffi.sizeof("reshard_shm_options")
+        options.session_key = key
+        options.token, options.token_length = token_bytes, len(token)
+        options.process = process
+        options.num_processes = num_processes or max(rank_to_process, default=-1) + 1
+        options.rank_to_process, options.num_ranks = tables[0], len(rank_to_process)
+        options.send_peers, options.num_send_peers = tables[1], len(send_peers)
+        options.receive_peers, options.num_receive_peers = tables[2], len(receive_peers)
+        options.slot_bytes = slot_bytes
+        options.slots_per_ring = slots_per_ring
+        out = _ffi.new("reshard_communicator **")
+        check(_lib.reshard_communicator_create_shm(options, out))
+        return cls(out[0])
+
+    def connect(self, timeout_s: float) -> None:
+        """Pairs up with all peers.
+
+        Raises:
+            TransferTimeout: names the processes that are missing.
+            TransportError: a peer is set up differently, died or gave up.
+
+        Collective: every process, in any order.
+        """
+        timeout_ns = round(timeout_s * _NS_PER_S)
+        with self._lock:
+            while True:
+                handle = self._open_handle()
+                status = _lib.reshard_communicator_connect(handle, timeout_ns, _SLICE_NS)
+                if status != _lib.RESHARD_STATUS_IN_PROGRESS:
+                    break
+        check(status)
+
+    def check_peers(self) -> None:
+        """Raises TransportError when a peer died or anybody aborted; cheap, any thread."""
+        check(_lib.reshard_communicator_check_peers(self._open_handle()))
+
+    def abort(self, reason: str) -> None:
+        """Makes the current run of all connected processes fail with `reason`; any thread."""
+        check(_lib.reshard_communicator_abort(self._open_handle(), reason.encode()))
+
+    def close(self) -> None:
+        """Frees the communicator; a run that is under way on another thread is aborted first."""
+        if not self._finalizer.alive:
+            return
+        if not self._lock.acquire(blocking=False):
+            self.abort("the communicator was closed during a run.")
+            self._lock.acquire()
+        try:
+            self._finalizer()
+        finally:
+            self._lock.release()
+
+    def __enter__(self) -> Communicator:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _open_handle(self) -> Any:  # noqa: ANN401
+        if not self._finalizer.alive:
+            raise TransportError("communicator: used after close().")
+        return self._handle
 
 
 class Program:
@@ -167,7 +301,7 @@ class Program:
 
     def run(
         self,
-        communicator: None,
+        communicator: Communicator | None,
         addresses: array[int],
         *,
         run_id: int,
@@ -200,26 +334,38 @@ class Program:
         stats = _ffi.new("reshard_run_stats *")
         stats.size = _ffi.sizeof("reshard_run_stats")
         pointers = _ffi.cast("void *const *", _ffi.from_buffer("uint64_t[]", addresses))
-        if not self._lock.acquire(blocking=False):
-            raise PlanError("program: another thread runs it. Use one program per thread.")
-        try:
+        with _exclusive(self._lock, "program"), ExitStack() as stack:
+            carrier = _ffi.NULL
+            if communicator is not None:
+                stack.enter_context(_exclusive(communicator._lock, "communicator"))
+                carrier = communicator._open_handle()
             handle = self._open_handle()
-            check(_lib.reshard_program_begin(handle, _ffi.NULL, pointers, len(addresses), options))
+            check(_lib.reshard_program_begin(handle, carrier, pointers, len(addresses), options))
             check(_progress_to_end(handle, stats))
-        finally:
-            self._lock.release()
         return RunStats(*(getattr(stats, name) for name in RunStats.__annotations__))
 
     def close(self) -> None:
         """Frees the program; closing twice is fine."""
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            _ffi.release(handle)
+        with _exclusive(self._lock, "program"):
+            handle, self._handle = self._handle, None
+            if handle is not None:
+                _ffi.release(handle)
 
     def _open_handle(self) -> Any:  # noqa: ANN401 (a cffi pointer has no public type)
         if self._handle is None:
             raise PlanError("program: used after close().")
         return self._handle
+
+
+@contextmanager
+def _exclusive(lock: threading.Lock, what: str) -> Iterator[None]:
+    """Holds `lock`; raises instead of waiting when another thread has it."""
+    if not lock.acquire(blocking=False):
+        raise TransportError(f"{what}: another thread runs it. Use one {what} per thread.")
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _int64_view(name: str, table: array[int]) -> Any:  # noqa: ANN401

@@ -584,64 +584,85 @@ static void (*_cffi_call_python_org)(struct _cffi_externpy_s *, char *);
 /************************************************************/
 
 static void *_cffi_types[] = {
-/*  0 */ _CFFI_OP(_CFFI_OP_FUNCTION, 15), // char const *()(int32_t)
+/*  0 */ _CFFI_OP(_CFFI_OP_FUNCTION, 18), // char const *()(int32_t)
 /*  1 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21), // int32_t
 /*  2 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/*  3 */ _CFFI_OP(_CFFI_OP_FUNCTION, 15), // char const *()(void)
+/*  3 */ _CFFI_OP(_CFFI_OP_FUNCTION, 18), // char const *()(void)
 /*  4 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /*  5 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(int64_t const *, uint64_t, void * const *, uint64_t, uint64_t *, uint64_t)
-/*  6 */ _CFFI_OP(_CFFI_OP_POINTER, 19), // int64_t const *
+/*  6 */ _CFFI_OP(_CFFI_OP_POINTER, 22), // int64_t const *
 /*  7 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
-/*  8 */ _CFFI_OP(_CFFI_OP_POINTER, 56), // void * const *
+/*  8 */ _CFFI_OP(_CFFI_OP_POINTER, 77), // void * const *
 /*  9 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
 /* 10 */ _CFFI_OP(_CFFI_OP_POINTER, 7), // uint64_t *
 /* 11 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
 /* 12 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 13 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, char const *)
-/* 14 */ _CFFI_OP(_CFFI_OP_POINTER, 51), // reshard_program *
-/* 15 */ _CFFI_OP(_CFFI_OP_POINTER, 48), // char const *
-/* 16 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 17 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, int64_t, reshard_run_stats *)
-/* 18 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
-/* 19 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
-/* 20 */ _CFFI_OP(_CFFI_OP_POINTER, 55), // reshard_run_stats *
-/* 21 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 22 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, reshard_communicator *, void * const *, uint64_t, reshard_run_options const *)
-/* 23 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
-/* 24 */ _CFFI_OP(_CFFI_OP_POINTER, 50), // reshard_communicator *
-/* 25 */ _CFFI_OP(_CFFI_OP_NOOP, 8),
-/* 26 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 27 */ _CFFI_OP(_CFFI_OP_POINTER, 54), // reshard_run_options const *
+/* 13 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *)
+/* 14 */ _CFFI_OP(_CFFI_OP_POINTER, 70), // reshard_communicator *
+/* 15 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 16 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *, char const *)
+/* 17 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
+/* 18 */ _CFFI_OP(_CFFI_OP_POINTER, 67), // char const *
+/* 19 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 20 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *, int64_t, int64_t)
+/* 21 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
+/* 22 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
+/* 23 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
+/* 24 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 25 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, char const *)
+/* 26 */ _CFFI_OP(_CFFI_OP_POINTER, 71), // reshard_program *
+/* 27 */ _CFFI_OP(_CFFI_OP_NOOP, 18),
 /* 28 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 29 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program const *, reshard_program_info *)
-/* 30 */ _CFFI_OP(_CFFI_OP_POINTER, 51), // reshard_program const *
-/* 31 */ _CFFI_OP(_CFFI_OP_POINTER, 52), // reshard_program_info *
-/* 32 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 33 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program_tables const *, reshard_program * *)
-/* 34 */ _CFFI_OP(_CFFI_OP_POINTER, 53), // reshard_program_tables const *
-/* 35 */ _CFFI_OP(_CFFI_OP_POINTER, 14), // reshard_program * *
-/* 36 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 37 */ _CFFI_OP(_CFFI_OP_FUNCTION, 39), // size_t()(size_t *, size_t)
-/* 38 */ _CFFI_OP(_CFFI_OP_POINTER, 39), // size_t *
-/* 39 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28), // size_t
+/* 29 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, int64_t, reshard_run_stats *)
+/* 30 */ _CFFI_OP(_CFFI_OP_NOOP, 26),
+/* 31 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
+/* 32 */ _CFFI_OP(_CFFI_OP_POINTER, 75), // reshard_run_stats *
+/* 33 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 34 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, reshard_communicator *, void * const *, uint64_t, reshard_run_options const *)
+/* 35 */ _CFFI_OP(_CFFI_OP_NOOP, 26),
+/* 36 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
+/* 37 */ _CFFI_OP(_CFFI_OP_NOOP, 8),
+/* 38 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 39 */ _CFFI_OP(_CFFI_OP_POINTER, 74), // reshard_run_options const *
 /* 40 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 41 */ _CFFI_OP(_CFFI_OP_FUNCTION, 57), // void()(int64_t *, int64_t *)
-/* 42 */ _CFFI_OP(_CFFI_OP_POINTER, 19), // int64_t *
-/* 43 */ _CFFI_OP(_CFFI_OP_NOOP, 42),
+/* 41 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program const *, reshard_program_info *)
+/* 42 */ _CFFI_OP(_CFFI_OP_POINTER, 71), // reshard_program const *
+/* 43 */ _CFFI_OP(_CFFI_OP_POINTER, 72), // reshard_program_info *
 /* 44 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 45 */ _CFFI_OP(_CFFI_OP_FUNCTION, 57), // void()(reshard_program *)
-/* 46 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
-/* 47 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 48 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 2), // char
-/* 49 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
-/* 50 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // reshard_communicator
-/* 51 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // reshard_program
-/* 52 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // reshard_program_info
-/* 53 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // reshard_program_tables
-/* 54 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // reshard_run_options
-/* 55 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // reshard_run_stats
-/* 56 */ _CFFI_OP(_CFFI_OP_POINTER, 57), // void *
-/* 57 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
+/* 45 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program_tables const *, reshard_program * *)
+/* 46 */ _CFFI_OP(_CFFI_OP_POINTER, 73), // reshard_program_tables const *
+/* 47 */ _CFFI_OP(_CFFI_OP_POINTER, 26), // reshard_program * *
+/* 48 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 49 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_shm_options const *, reshard_communicator * *)
+/* 50 */ _CFFI_OP(_CFFI_OP_POINTER, 76), // reshard_shm_options const *
+/* 51 */ _CFFI_OP(_CFFI_OP_POINTER, 14), // reshard_communicator * *
+/* 52 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 53 */ _CFFI_OP(_CFFI_OP_FUNCTION, 55), // size_t()(size_t *, size_t)
+/* 54 */ _CFFI_OP(_CFFI_OP_POINTER, 55), // size_t *
+/* 55 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28), // size_t
+/* 56 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 57 */ _CFFI_OP(_CFFI_OP_FUNCTION, 78), // void()(int64_t *, int64_t *)
+/* 58 */ _CFFI_OP(_CFFI_OP_POINTER, 22), // int64_t *
+/* 59 */ _CFFI_OP(_CFFI_OP_NOOP, 58),
+/* 60 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 61 */ _CFFI_OP(_CFFI_OP_FUNCTION, 78), // void()(reshard_communicator *)
+/* 62 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
+/* 63 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 64 */ _CFFI_OP(_CFFI_OP_FUNCTION, 78), // void()(reshard_program *)
+/* 65 */ _CFFI_OP(_CFFI_OP_NOOP, 26),
+/* 66 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 67 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 2), // char
+/* 68 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
+/* 69 */ _CFFI_OP(_CFFI_OP_POINTER, 1), // int32_t const *
+/* 70 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // reshard_communicator
+/* 71 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // reshard_program
+/* 72 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // reshard_program_info
+/* 73 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // reshard_program_tables
+/* 74 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // reshard_run_options
+/* 75 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // reshard_run_stats
+/* 76 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 6), // reshard_shm_options
+/* 77 */ _CFFI_OP(_CFFI_OP_POINTER, 78), // void *
+/* 78 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
 };
 
 static int _cffi_const_RESHARD_STATUS_OK(unsigned long long *o)
@@ -749,10 +770,10 @@ _cffi_f_reshard_abi_sizes(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(38), arg0, (char **)&x0);
+      _cffi_type(54), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(38), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(54), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -776,6 +797,240 @@ _cffi_f_reshard_abi_sizes(PyObject *self, PyObject *args)
 #  define _cffi_f_reshard_abi_sizes _cffi_d_reshard_abi_sizes
 #endif
 
+static int32_t _cffi_d_reshard_communicator_abort(reshard_communicator * x0, char const * x1)
+{
+  return reshard_communicator_abort(x0, x1);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_reshard_communicator_abort(PyObject *self, PyObject *args)
+{
+  reshard_communicator * x0;
+  char const * x1;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+
+  if (!PyArg_UnpackTuple(args, "reshard_communicator_abort", 2, 2, &arg0, &arg1))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(14), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (reshard_communicator *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(14), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(18), arg1, (char **)&x1);
+  if (datasize != 0) {
+    x1 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(18), arg1, (char **)&x1,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = reshard_communicator_abort(x0, x1); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_reshard_communicator_abort _cffi_d_reshard_communicator_abort
+#endif
+
+static int32_t _cffi_d_reshard_communicator_check_peers(reshard_communicator * x0)
+{
+  return reshard_communicator_check_peers(x0);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_reshard_communicator_check_peers(PyObject *self, PyObject *arg0)
+{
+  reshard_communicator * x0;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(14), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (reshard_communicator *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(14), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = reshard_communicator_check_peers(x0); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_reshard_communicator_check_peers _cffi_d_reshard_communicator_check_peers
+#endif
+
+static int32_t _cffi_d_reshard_communicator_connect(reshard_communicator * x0, int64_t x1, int64_t x2)
+{
+  return reshard_communicator_connect(x0, x1, x2);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_reshard_communicator_connect(PyObject *self, PyObject *args)
+{
+  reshard_communicator * x0;
+  int64_t x1;
+  int64_t x2;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+
+  if (!PyArg_UnpackTuple(args, "reshard_communicator_connect", 3, 3, &arg0, &arg1, &arg2))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(14), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (reshard_communicator *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(14), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x1 = _cffi_to_c_int(arg1, int64_t);
+  if (x1 == (int64_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x2 = _cffi_to_c_int(arg2, int64_t);
+  if (x2 == (int64_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = reshard_communicator_connect(x0, x1, x2); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_reshard_communicator_connect _cffi_d_reshard_communicator_connect
+#endif
+
+static int32_t _cffi_d_reshard_communicator_create_shm(reshard_shm_options const * x0, reshard_communicator * * x1)
+{
+  return reshard_communicator_create_shm(x0, x1);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_reshard_communicator_create_shm(PyObject *self, PyObject *args)
+{
+  reshard_shm_options const * x0;
+  reshard_communicator * * x1;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+
+  if (!PyArg_UnpackTuple(args, "reshard_communicator_create_shm", 2, 2, &arg0, &arg1))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(50), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (reshard_shm_options const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(50), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(51), arg1, (char **)&x1);
+  if (datasize != 0) {
+    x1 = ((size_t)datasize) <= 640 ? (reshard_communicator * *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(51), arg1, (char **)&x1,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = reshard_communicator_create_shm(x0, x1); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_reshard_communicator_create_shm _cffi_d_reshard_communicator_create_shm
+#endif
+
+static void _cffi_d_reshard_communicator_destroy(reshard_communicator * x0)
+{
+  reshard_communicator_destroy(x0);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_reshard_communicator_destroy(PyObject *self, PyObject *arg0)
+{
+  reshard_communicator * x0;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(14), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (reshard_communicator *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(14), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { reshard_communicator_destroy(x0); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  Py_INCREF(Py_None);
+  return Py_None;
+}
+#else
+#  define _cffi_f_reshard_communicator_destroy _cffi_d_reshard_communicator_destroy
+#endif
+
 static char const * _cffi_d_reshard_cpu_features(void)
 {
   return reshard_cpu_features();
@@ -795,7 +1050,7 @@ _cffi_f_reshard_cpu_features(PyObject *self, PyObject *noarg)
 
   (void)self; /* unused */
   (void)noarg; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(15));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(18));
   return pyresult;
 }
 #else
@@ -903,7 +1158,7 @@ _cffi_f_reshard_last_error(PyObject *self, PyObject *noarg)
 
   (void)self; /* unused */
   (void)noarg; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(15));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(18));
   return pyresult;
 }
 #else
@@ -929,19 +1184,19 @@ _cffi_f_reshard_last_error_ranks(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(42), arg0, (char **)&x0);
+      _cffi_type(58), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(42), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(58), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(42), arg1, (char **)&x1);
+      _cffi_type(58), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(42), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(58), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -988,19 +1243,19 @@ _cffi_f_reshard_program_begin(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(14), arg0, (char **)&x0);
+      _cffi_type(26), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(14), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(26), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(24), arg1, (char **)&x1);
+      _cffi_type(14), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (reshard_communicator *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(24), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(14), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1019,10 +1274,10 @@ _cffi_f_reshard_program_begin(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(27), arg4, (char **)&x4);
+      _cffi_type(39), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (reshard_run_options const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(27), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(39), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1063,19 +1318,19 @@ _cffi_f_reshard_program_cancel(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(14), arg0, (char **)&x0);
+      _cffi_type(26), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(14), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(26), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(15), arg1, (char **)&x1);
+      _cffi_type(18), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(15), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(18), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1116,19 +1371,19 @@ _cffi_f_reshard_program_create(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(34), arg0, (char **)&x0);
+      _cffi_type(46), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program_tables const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(34), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(46), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(35), arg1, (char **)&x1);
+      _cffi_type(47), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (reshard_program * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(35), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(47), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1169,19 +1424,19 @@ _cffi_f_reshard_program_describe(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(30), arg0, (char **)&x0);
+      _cffi_type(42), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(30), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(42), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(31), arg1, (char **)&x1);
+      _cffi_type(43), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (reshard_program_info *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(31), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(43), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1214,10 +1469,10 @@ _cffi_f_reshard_program_destroy(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(14), arg0, (char **)&x0);
+      _cffi_type(26), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(14), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(26), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1260,10 +1515,10 @@ _cffi_f_reshard_program_progress(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(14), arg0, (char **)&x0);
+      _cffi_type(26), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(14), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(26), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1273,10 +1528,10 @@ _cffi_f_reshard_program_progress(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(20), arg2, (char **)&x2);
+      _cffi_type(32), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (reshard_run_stats *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(20), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(32), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1319,7 +1574,7 @@ _cffi_f_reshard_status_name(PyObject *self, PyObject *arg0)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(15));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(18));
   return pyresult;
 }
 #else
@@ -1345,7 +1600,7 @@ _cffi_f_reshard_version(PyObject *self, PyObject *noarg)
 
   (void)self; /* unused */
   (void)noarg; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(15));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(18));
   return pyresult;
 }
 #else
@@ -1418,6 +1673,29 @@ static void _cffi_checkfld__reshard_run_stats(reshard_run_stats *p)
 }
 struct _cffi_align__reshard_run_stats { char x; reshard_run_stats y; };
 
+_CFFI_UNUSED_FN
+static void _cffi_checkfld__reshard_shm_options(reshard_shm_options *p)
+{
+  /* only to generate compile-time warnings or errors */
+  (void)p;
+  (void)((p->size) | 0);  /* check that 'reshard_shm_options.size' is an integer */
+  { char const * *tmp = &p->session_key; (void)tmp; }
+  { char const * *tmp = &p->token; (void)tmp; }
+  (void)((p->token_length) | 0);  /* check that 'reshard_shm_options.token_length' is an integer */
+  (void)((p->process) | 0);  /* check that 'reshard_shm_options.process' is an integer */
+  (void)((p->num_processes) | 0);  /* check that 'reshard_shm_options.num_processes' is an integer */
+  { int32_t const * *tmp = &p->rank_to_process; (void)tmp; }
+  (void)((p->num_ranks) | 0);  /* check that 'reshard_shm_options.num_ranks' is an integer */
+  { int32_t const * *tmp = &p->send_peers; (void)tmp; }
+  (void)((p->num_send_peers) | 0);  /* check that 'reshard_shm_options.num_send_peers' is an integer */
+  { int32_t const * *tmp = &p->receive_peers; (void)tmp; }
+  (void)((p->num_receive_peers) | 0);  /* check that 'reshard_shm_options.num_receive_peers' is an integer */
+  (void)((p->slot_bytes) | 0);  /* check that 'reshard_shm_options.slot_bytes' is an integer */
+  (void)((p->slots_per_ring) | 0);  /* check that 'reshard_shm_options.slots_per_ring' is an integer */
+  (void)((p->reserved) | 0);  /* check that 'reshard_shm_options.reserved' is an integer */
+}
+struct _cffi_align__reshard_shm_options { char x; reshard_shm_options y; };
+
 static const struct _cffi_global_s _cffi_globals[] = {
   { "RESHARD_STATUS_ABORTED", (void *)_cffi_const_RESHARD_STATUS_ABORTED, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "RESHARD_STATUS_INTERNAL", (void *)_cffi_const_RESHARD_STATUS_INTERNAL, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
@@ -1431,17 +1709,22 @@ static const struct _cffi_global_s _cffi_globals[] = {
   { "RESHARD_STATUS_SYSTEM", (void *)_cffi_const_RESHARD_STATUS_SYSTEM, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "RESHARD_STATUS_TIMEOUT", (void *)_cffi_const_RESHARD_STATUS_TIMEOUT, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "RESHARD_STATUS_UNSUPPORTED", (void *)_cffi_const_RESHARD_STATUS_UNSUPPORTED, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
-  { "reshard_abi_sizes", (void *)_cffi_f_reshard_abi_sizes, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 37), (void *)_cffi_d_reshard_abi_sizes },
+  { "reshard_abi_sizes", (void *)_cffi_f_reshard_abi_sizes, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 53), (void *)_cffi_d_reshard_abi_sizes },
+  { "reshard_communicator_abort", (void *)_cffi_f_reshard_communicator_abort, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 16), (void *)_cffi_d_reshard_communicator_abort },
+  { "reshard_communicator_check_peers", (void *)_cffi_f_reshard_communicator_check_peers, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 13), (void *)_cffi_d_reshard_communicator_check_peers },
+  { "reshard_communicator_connect", (void *)_cffi_f_reshard_communicator_connect, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 20), (void *)_cffi_d_reshard_communicator_connect },
+  { "reshard_communicator_create_shm", (void *)_cffi_f_reshard_communicator_create_shm, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 49), (void *)_cffi_d_reshard_communicator_create_shm },
+  { "reshard_communicator_destroy", (void *)_cffi_f_reshard_communicator_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 61), (void *)_cffi_d_reshard_communicator_destroy },
   { "reshard_cpu_features", (void *)_cffi_f_reshard_cpu_features, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 3), (void *)_cffi_d_reshard_cpu_features },
   { "reshard_fingerprint", (void *)_cffi_f_reshard_fingerprint, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 5), (void *)_cffi_d_reshard_fingerprint },
   { "reshard_last_error", (void *)_cffi_f_reshard_last_error, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 3), (void *)_cffi_d_reshard_last_error },
-  { "reshard_last_error_ranks", (void *)_cffi_f_reshard_last_error_ranks, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 41), (void *)_cffi_d_reshard_last_error_ranks },
-  { "reshard_program_begin", (void *)_cffi_f_reshard_program_begin, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 22), (void *)_cffi_d_reshard_program_begin },
-  { "reshard_program_cancel", (void *)_cffi_f_reshard_program_cancel, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 13), (void *)_cffi_d_reshard_program_cancel },
-  { "reshard_program_create", (void *)_cffi_f_reshard_program_create, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 33), (void *)_cffi_d_reshard_program_create },
-  { "reshard_program_describe", (void *)_cffi_f_reshard_program_describe, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 29), (void *)_cffi_d_reshard_program_describe },
-  { "reshard_program_destroy", (void *)_cffi_f_reshard_program_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 45), (void *)_cffi_d_reshard_program_destroy },
-  { "reshard_program_progress", (void *)_cffi_f_reshard_program_progress, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 17), (void *)_cffi_d_reshard_program_progress },
+  { "reshard_last_error_ranks", (void *)_cffi_f_reshard_last_error_ranks, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 57), (void *)_cffi_d_reshard_last_error_ranks },
+  { "reshard_program_begin", (void *)_cffi_f_reshard_program_begin, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 34), (void *)_cffi_d_reshard_program_begin },
+  { "reshard_program_cancel", (void *)_cffi_f_reshard_program_cancel, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 25), (void *)_cffi_d_reshard_program_cancel },
+  { "reshard_program_create", (void *)_cffi_f_reshard_program_create, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 45), (void *)_cffi_d_reshard_program_create },
+  { "reshard_program_describe", (void *)_cffi_f_reshard_program_describe, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 41), (void *)_cffi_d_reshard_program_describe },
+  { "reshard_program_destroy", (void *)_cffi_f_reshard_program_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 64), (void *)_cffi_d_reshard_program_destroy },
+  { "reshard_program_progress", (void *)_cffi_f_reshard_program_progress, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 29), (void *)_cffi_d_reshard_program_progress },
   { "reshard_status_name", (void *)_cffi_f_reshard_status_name, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 0), (void *)_cffi_d_reshard_status_name },
   { "reshard_version", (void *)_cffi_f_reshard_version, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 3), (void *)_cffi_d_reshard_version },
 };
@@ -1452,25 +1735,25 @@ static const struct _cffi_field_s _cffi_fields[] = {
             _CFFI_OP(_CFFI_OP_NOOP, 7) },
   { "num_streams", offsetof(reshard_program_info, num_streams),
                    sizeof(((reshard_program_info *)0)->num_streams),
-                   _CFFI_OP(_CFFI_OP_NOOP, 19) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 22) },
   { "num_local_streams", offsetof(reshard_program_info, num_local_streams),
                          sizeof(((reshard_program_info *)0)->num_local_streams),
-                         _CFFI_OP(_CFFI_OP_NOOP, 19) },
+                         _CFFI_OP(_CFFI_OP_NOOP, 22) },
   { "num_operations", offsetof(reshard_program_info, num_operations),
                       sizeof(((reshard_program_info *)0)->num_operations),
-                      _CFFI_OP(_CFFI_OP_NOOP, 19) },
+                      _CFFI_OP(_CFFI_OP_NOOP, 22) },
   { "num_chunks", offsetof(reshard_program_info, num_chunks),
                   sizeof(((reshard_program_info *)0)->num_chunks),
-                  _CFFI_OP(_CFFI_OP_NOOP, 19) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 22) },
   { "bytes_to_send", offsetof(reshard_program_info, bytes_to_send),
                      sizeof(((reshard_program_info *)0)->bytes_to_send),
-                     _CFFI_OP(_CFFI_OP_NOOP, 19) },
+                     _CFFI_OP(_CFFI_OP_NOOP, 22) },
   { "bytes_to_receive", offsetof(reshard_program_info, bytes_to_receive),
                         sizeof(((reshard_program_info *)0)->bytes_to_receive),
-                        _CFFI_OP(_CFFI_OP_NOOP, 19) },
+                        _CFFI_OP(_CFFI_OP_NOOP, 22) },
   { "bytes_local", offsetof(reshard_program_info, bytes_local),
                    sizeof(((reshard_program_info *)0)->bytes_local),
-                   _CFFI_OP(_CFFI_OP_NOOP, 19) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 22) },
   { "size", offsetof(reshard_program_tables, size),
             sizeof(((reshard_program_tables *)0)->size),
             _CFFI_OP(_CFFI_OP_NOOP, 7) },
@@ -1500,10 +1783,10 @@ static const struct _cffi_field_s _cffi_fields[] = {
                       _CFFI_OP(_CFFI_OP_NOOP, 7) },
   { "num_buffers", offsetof(reshard_program_tables, num_buffers),
                    sizeof(((reshard_program_tables *)0)->num_buffers),
-                   _CFFI_OP(_CFFI_OP_NOOP, 19) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 22) },
   { "chunk_bytes", offsetof(reshard_program_tables, chunk_bytes),
                    sizeof(((reshard_program_tables *)0)->chunk_bytes),
-                   _CFFI_OP(_CFFI_OP_NOOP, 19) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 22) },
   { "size", offsetof(reshard_run_options, size),
             sizeof(((reshard_run_options *)0)->size),
             _CFFI_OP(_CFFI_OP_NOOP, 7) },
@@ -1512,7 +1795,7 @@ static const struct _cffi_field_s _cffi_fields[] = {
               _CFFI_OP(_CFFI_OP_NOOP, 7) },
   { "timeout_ns", offsetof(reshard_run_options, timeout_ns),
                   sizeof(((reshard_run_options *)0)->timeout_ns),
-                  _CFFI_OP(_CFFI_OP_NOOP, 19) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 22) },
   { "num_threads", offsetof(reshard_run_options, num_threads),
                    sizeof(((reshard_run_options *)0)->num_threads),
                    _CFFI_OP(_CFFI_OP_NOOP, 1) },
@@ -1524,62 +1807,110 @@ static const struct _cffi_field_s _cffi_fields[] = {
             _CFFI_OP(_CFFI_OP_NOOP, 7) },
   { "bytes_sent", offsetof(reshard_run_stats, bytes_sent),
                   sizeof(((reshard_run_stats *)0)->bytes_sent),
-                  _CFFI_OP(_CFFI_OP_NOOP, 19) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 22) },
   { "bytes_received", offsetof(reshard_run_stats, bytes_received),
                       sizeof(((reshard_run_stats *)0)->bytes_received),
-                      _CFFI_OP(_CFFI_OP_NOOP, 19) },
+                      _CFFI_OP(_CFFI_OP_NOOP, 22) },
   { "bytes_local", offsetof(reshard_run_stats, bytes_local),
                    sizeof(((reshard_run_stats *)0)->bytes_local),
-                   _CFFI_OP(_CFFI_OP_NOOP, 19) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 22) },
   { "chunks", offsetof(reshard_run_stats, chunks),
               sizeof(((reshard_run_stats *)0)->chunks),
-              _CFFI_OP(_CFFI_OP_NOOP, 19) },
+              _CFFI_OP(_CFFI_OP_NOOP, 22) },
   { "ns_pack", offsetof(reshard_run_stats, ns_pack),
                sizeof(((reshard_run_stats *)0)->ns_pack),
-               _CFFI_OP(_CFFI_OP_NOOP, 19) },
+               _CFFI_OP(_CFFI_OP_NOOP, 22) },
   { "ns_unpack", offsetof(reshard_run_stats, ns_unpack),
                  sizeof(((reshard_run_stats *)0)->ns_unpack),
-                 _CFFI_OP(_CFFI_OP_NOOP, 19) },
+                 _CFFI_OP(_CFFI_OP_NOOP, 22) },
   { "ns_wait", offsetof(reshard_run_stats, ns_wait),
                sizeof(((reshard_run_stats *)0)->ns_wait),
-               _CFFI_OP(_CFFI_OP_NOOP, 19) },
+               _CFFI_OP(_CFFI_OP_NOOP, 22) },
   { "ns_total", offsetof(reshard_run_stats, ns_total),
                 sizeof(((reshard_run_stats *)0)->ns_total),
-                _CFFI_OP(_CFFI_OP_NOOP, 19) },
+                _CFFI_OP(_CFFI_OP_NOOP, 22) },
   { "peak_staging_bytes", offsetof(reshard_run_stats, peak_staging_bytes),
                           sizeof(((reshard_run_stats *)0)->peak_staging_bytes),
-                          _CFFI_OP(_CFFI_OP_NOOP, 19) },
+                          _CFFI_OP(_CFFI_OP_NOOP, 22) },
+  { "size", offsetof(reshard_shm_options, size),
+            sizeof(((reshard_shm_options *)0)->size),
+            _CFFI_OP(_CFFI_OP_NOOP, 7) },
+  { "session_key", offsetof(reshard_shm_options, session_key),
+                   sizeof(((reshard_shm_options *)0)->session_key),
+                   _CFFI_OP(_CFFI_OP_NOOP, 18) },
+  { "token", offsetof(reshard_shm_options, token),
+             sizeof(((reshard_shm_options *)0)->token),
+             _CFFI_OP(_CFFI_OP_NOOP, 18) },
+  { "token_length", offsetof(reshard_shm_options, token_length),
+                    sizeof(((reshard_shm_options *)0)->token_length),
+                    _CFFI_OP(_CFFI_OP_NOOP, 7) },
+  { "process", offsetof(reshard_shm_options, process),
+               sizeof(((reshard_shm_options *)0)->process),
+               _CFFI_OP(_CFFI_OP_NOOP, 1) },
+  { "num_processes", offsetof(reshard_shm_options, num_processes),
+                     sizeof(((reshard_shm_options *)0)->num_processes),
+                     _CFFI_OP(_CFFI_OP_NOOP, 1) },
+  { "rank_to_process", offsetof(reshard_shm_options, rank_to_process),
+                       sizeof(((reshard_shm_options *)0)->rank_to_process),
+                       _CFFI_OP(_CFFI_OP_NOOP, 69) },
+  { "num_ranks", offsetof(reshard_shm_options, num_ranks),
+                 sizeof(((reshard_shm_options *)0)->num_ranks),
+                 _CFFI_OP(_CFFI_OP_NOOP, 7) },
+  { "send_peers", offsetof(reshard_shm_options, send_peers),
+                  sizeof(((reshard_shm_options *)0)->send_peers),
+                  _CFFI_OP(_CFFI_OP_NOOP, 69) },
+  { "num_send_peers", offsetof(reshard_shm_options, num_send_peers),
+                      sizeof(((reshard_shm_options *)0)->num_send_peers),
+                      _CFFI_OP(_CFFI_OP_NOOP, 7) },
+  { "receive_peers", offsetof(reshard_shm_options, receive_peers),
+                     sizeof(((reshard_shm_options *)0)->receive_peers),
+                     _CFFI_OP(_CFFI_OP_NOOP, 69) },
+  { "num_receive_peers", offsetof(reshard_shm_options, num_receive_peers),
+                         sizeof(((reshard_shm_options *)0)->num_receive_peers),
+                         _CFFI_OP(_CFFI_OP_NOOP, 7) },
+  { "slot_bytes", offsetof(reshard_shm_options, slot_bytes),
+                  sizeof(((reshard_shm_options *)0)->slot_bytes),
+                  _CFFI_OP(_CFFI_OP_NOOP, 22) },
+  { "slots_per_ring", offsetof(reshard_shm_options, slots_per_ring),
+                      sizeof(((reshard_shm_options *)0)->slots_per_ring),
+                      _CFFI_OP(_CFFI_OP_NOOP, 1) },
+  { "reserved", offsetof(reshard_shm_options, reserved),
+                sizeof(((reshard_shm_options *)0)->reserved),
+                _CFFI_OP(_CFFI_OP_NOOP, 1) },
 };
 
 static const struct _cffi_struct_union_s _cffi_struct_unions[] = {
-  { "reshard_communicator", 50, _CFFI_F_OPAQUE,
+  { "reshard_communicator", 70, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "reshard_program", 51, _CFFI_F_OPAQUE,
+  { "reshard_program", 71, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "reshard_program_info", 52, _CFFI_F_CHECK_FIELDS,
+  { "reshard_program_info", 72, _CFFI_F_CHECK_FIELDS,
     sizeof(reshard_program_info), offsetof(struct _cffi_align__reshard_program_info, y), 0, 8 },
-  { "reshard_program_tables", 53, _CFFI_F_CHECK_FIELDS,
+  { "reshard_program_tables", 73, _CFFI_F_CHECK_FIELDS,
     sizeof(reshard_program_tables), offsetof(struct _cffi_align__reshard_program_tables, y), 8, 11 },
-  { "reshard_run_options", 54, _CFFI_F_CHECK_FIELDS,
+  { "reshard_run_options", 74, _CFFI_F_CHECK_FIELDS,
     sizeof(reshard_run_options), offsetof(struct _cffi_align__reshard_run_options, y), 19, 5 },
-  { "reshard_run_stats", 55, _CFFI_F_CHECK_FIELDS,
+  { "reshard_run_stats", 75, _CFFI_F_CHECK_FIELDS,
     sizeof(reshard_run_stats), offsetof(struct _cffi_align__reshard_run_stats, y), 24, 10 },
+  { "reshard_shm_options", 76, _CFFI_F_CHECK_FIELDS,
+    sizeof(reshard_shm_options), offsetof(struct _cffi_align__reshard_shm_options, y), 34, 15 },
 };
 
 static const struct _cffi_enum_s _cffi_enums[] = {
-  { "$1", 49, _cffi_prim_int(4, 0),
+  { "$1", 68, _cffi_prim_int(4, 0),
     "RESHARD_STATUS_OK,RESHARD_STATUS_INVALID_ARGUMENT,RESHARD_STATUS_UNSUPPORTED,RESHARD_STATUS_OUT_OF_MEMORY,"
     "RESHARD_STATUS_SYSTEM,RESHARD_STATUS_TIMEOUT,RESHARD_STATUS_PEER_LOST,RESHARD_STATUS_ABORTED,RESHARD_STATUS_PROTOCOL,"
     "RESHARD_STATUS_INVALID_STATE,RESHARD_STATUS_IN_PROGRESS,RESHARD_STATUS_INTERNAL" },
 };
 
 static const struct _cffi_typename_s _cffi_typenames[] = {
-  { "reshard_communicator", 50 },
-  { "reshard_program", 51 },
-  { "reshard_program_info", 52 },
-  { "reshard_program_tables", 53 },
-  { "reshard_run_options", 54 },
-  { "reshard_run_stats", 55 },
+  { "reshard_communicator", 70 },
+  { "reshard_program", 71 },
+  { "reshard_program_info", 72 },
+  { "reshard_program_tables", 73 },
+  { "reshard_run_options", 74 },
+  { "reshard_run_stats", 75 },
+  { "reshard_shm_options", 76 },
   { "reshard_status", 1 },
 };
 
@@ -1590,12 +1921,12 @@ static const struct _cffi_type_context_s _cffi_type_context = {
   _cffi_struct_unions,
   _cffi_enums,
   _cffi_typenames,
-  25,  /* num_globals */
-  6,  /* num_struct_unions */
+  30,  /* num_globals */
+  7,  /* num_struct_unions */
   1,  /* num_enums */
-  7,  /* num_typenames */
+  8,  /* num_typenames */
   NULL,  /* no includes */
-  58,  /* num_types */
+  79,  /* num_types */
   0,  /* flags */
 };
 

@@ -4,6 +4,8 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "communicator.h"
 #include "cpu_features.h"
@@ -12,6 +14,7 @@
 #include "program_table.h"
 #include "reshard/reshard.h"
 #include "status.h"
+#include "transport/shm/shm_transport.h"
 
 #ifndef RESHARD_VERSION
 #error "RESHARD_VERSION comes from the build"
@@ -99,6 +102,30 @@ reshard::Table as_table(const int64_t* data, uint64_t length, const char* what) 
   return {data, static_cast<std::size_t>(length)};
 }
 
+std::vector<int> as_indices(const int32_t* data, uint64_t length, const char* what) {
+  if (length > 0) require(data, what);
+  return std::vector<int>(data, data + length);
+}
+
+reshard::ShmConfig as_config(const reshard_shm_options& options) {
+  require(options.session_key, "options.session_key");
+  if (options.token_length > 0) require(options.token, "options.token");
+  reshard::ShmConfig config;
+  config.session_key = options.session_key;
+  if (options.token_length > 0) {
+    config.token.assign(options.token, static_cast<std::size_t>(options.token_length));
+  }
+  config.process = options.process;
+  config.num_processes = options.num_processes;
+  config.rank_to_process =
+      as_indices(options.rank_to_process, options.num_ranks, "options.rank_to_process");
+  config.send_peers = as_indices(options.send_peers, options.num_send_peers, "options.send_peers");
+  config.receive_peers =
+      as_indices(options.receive_peers, options.num_receive_peers, "options.receive_peers");
+  config.geometry = {options.slot_bytes, options.slots_per_ring};
+  return config;
+}
+
 }  // namespace
 
 extern "C" {
@@ -121,7 +148,8 @@ const char* reshard_cpu_features(void) {
 
 size_t reshard_abi_sizes(size_t* sizes, size_t count) {
   constexpr size_t kSizes[] = {sizeof(reshard_program_tables), sizeof(reshard_program_info),
-                               sizeof(reshard_run_options), sizeof(reshard_run_stats)};
+                               sizeof(reshard_run_options), sizeof(reshard_run_stats),
+                               sizeof(reshard_shm_options)};
   constexpr size_t kCount = sizeof(kSizes) / sizeof(kSizes[0]);
   if (sizes != nullptr) std::copy_n(kSizes, std::min(count, kCount), sizes);
   return kCount;
@@ -217,6 +245,50 @@ reshard_status reshard_program_cancel(reshard_program* program, const char* reas
     return RESHARD_STATUS_OK;
   });
 }
+
+reshard_status reshard_communicator_create_shm(const reshard_shm_options* options,
+                                               reshard_communicator** communicator) {
+  return guarded([&] {
+    require_struct(options, "options");
+    require(communicator, "communicator");
+    *communicator = nullptr;
+    *communicator =
+        new reshard_communicator(std::make_shared<reshard::ShmTransport>(as_config(*options)));
+    return RESHARD_STATUS_OK;
+  });
+}
+
+reshard_status reshard_communicator_connect(reshard_communicator* communicator, int64_t timeout_ns,
+                                            int64_t slice_ns) {
+  return guarded([&]() -> reshard_status {
+    require(communicator, "communicator");
+    if (timeout_ns <= 0 || slice_ns < 0) {
+      throw Error(StatusCode::kInvalidArgument,
+                  text("timeout_ns ", timeout_ns, " or slice_ns ", slice_ns, " is out of range."));
+    }
+    const bool is_complete = communicator->communicator.transport()->connect(timeout_ns, slice_ns);
+    return is_complete ? RESHARD_STATUS_OK : RESHARD_STATUS_IN_PROGRESS;
+  });
+}
+
+reshard_status reshard_communicator_check_peers(reshard_communicator* communicator) {
+  return guarded([&] {
+    require(communicator, "communicator");
+    communicator->communicator.transport()->check_peers();
+    return RESHARD_STATUS_OK;
+  });
+}
+
+reshard_status reshard_communicator_abort(reshard_communicator* communicator, const char* reason) {
+  return guarded([&] {
+    require(communicator, "communicator");
+    const char* why = reason == nullptr ? "the caller asked for it." : reason;
+    communicator->communicator.transport()->abort(Error(StatusCode::kAborted, why));
+    return RESHARD_STATUS_OK;
+  });
+}
+
+void reshard_communicator_destroy(reshard_communicator* communicator) { delete communicator; }
 
 reshard_status reshard_fingerprint(const int64_t* regions, uint64_t regions_length,
                                    void* const* buffers, uint64_t num_buffers, uint64_t* sums,

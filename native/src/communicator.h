@@ -14,13 +14,14 @@ namespace reshard {
 class Communicator {
  public:
   explicit Communicator(std::shared_ptr<Transport> transport);
+  // Closes the transport, but only in the process that made it.
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
 
   // The transport. Throws kInvalidState in a child process of the one that made it: threads and
   // locks of a transport do not survive fork.
   const std::shared_ptr<Transport>& transport() const;
-
-  // Whether this is the process that made the communicator.
-  bool is_own() const;
 
  private:
   std::shared_ptr<Transport> transport_;

@@ -93,6 +93,10 @@ void Executor::set_buffers(void* const* buffers, std::size_t num_buffers) {
 // Groups the remote streams by process, once per transport.
 void Executor::bind(Transport* transport) {
   if (bound_transport_ == transport->id()) return;
+  if (!transport->is_connected()) {
+    throw Error(StatusCode::kInvalidState,
+                "communicator: not connected. Call connect on every process first.");
+  }
   if (program_.chunk_bytes > transport->slot_bytes()) {
     throw Error(StatusCode::kInvalidArgument,
                 text("program: chunk_bytes ", program_.chunk_bytes, " is above the slot_bytes ",

@@ -176,6 +176,56 @@ RESHARD_API reshard_status reshard_program_progress(reshard_program* program, in
  * when there is no run. */
 RESHARD_API reshard_status reshard_program_cancel(reshard_program* program, const char* reason);
 
+/* ---- communicator ---------------------------------------------------------------------------- */
+
+/* A communicator over shared memory: processes of one machine. Everything but `process` and the
+ * peers is the same on all processes. */
+typedef struct reshard_shm_options {
+  uint64_t size;
+  const char* session_key; /* 1..64 of [A-Za-z0-9._-]; new for every communicator of the machine */
+  const char* token;       /* at most 64 bytes that all processes know; NULL: none */
+  uint64_t token_length;
+  int32_t process; /* index of this process */
+  int32_t num_processes;
+  const int32_t* rank_to_process; /* num_ranks process indices */
+  uint64_t num_ranks;
+  const int32_t* send_peers; /* processes that this one sends to */
+  uint64_t num_send_peers;
+  const int32_t* receive_peers; /* processes that this one receives from */
+  uint64_t num_receive_peers;
+  int64_t slot_bytes;     /* largest message, 16..2^30; usual: 262144 */
+  int32_t slots_per_ring; /* 1..32; usual: 4 */
+  int32_t reserved;       /* 0 */
+} reshard_shm_options;
+
+/* Makes this process's shared memory, life sign thread and name; does not wait for anybody.
+ * Errors: INVALID_ARGUMENT; INVALID_STATE when a live process has the same key and index; SYSTEM.
+ */
+RESHARD_API reshard_status reshard_communicator_create_shm(const reshard_shm_options* options,
+                                                           reshard_communicator** communicator);
+
+/* Pairs up with all peers. Goes on for about `slice_ns`; IN_PROGRESS: call again. `timeout_ns`
+ * counts from the first call. Errors: TIMEOUT naming who is missing, PROTOCOL when a peer is set up
+ * differently, PEER_LOST, ABORTED. After an error only destroy is useful. */
+RESHARD_API reshard_status reshard_communicator_connect(reshard_communicator* communicator,
+                                                        int64_t timeout_ns, int64_t slice_ns);
+
+/* Whether all peers live and nobody has aborted; takes about a microsecond. A peer that closed in
+ * an orderly way is no error. Any thread may call it at any time between create and destroy.
+ * Errors: PEER_LOST, ABORTED. */
+RESHARD_API reshard_status reshard_communicator_check_peers(reshard_communicator* communicator);
+
+/* Makes the current run of this process and of all processes connected to it fail with ABORTED and
+ * `reason` (may be NULL), and refuses later runs. The first reason stays. Any thread may call it at
+ * any time between create and destroy. */
+RESHARD_API reshard_status reshard_communicator_abort(reshard_communicator* communicator,
+                                                      const char* reason);
+
+/* Tells the peers that nothing more comes and frees everything; NULL is allowed. A run that is
+ * under way on it fails at its next progress call. In a child made by fork it frees nothing that
+ * belongs to the parent. */
+RESHARD_API void reshard_communicator_destroy(reshard_communicator* communicator);
+
 /* ---- fingerprint ----------------------------------------------------------------------------- */
 
 /* Adds to sums[slot] the layout-independent fingerprint of every region of a table, modulo 2^64.

@@ -93,6 +93,8 @@ class Transport {
   // Throws kTimeout naming the missing processes once `timeout_ns` from the first call are over.
   virtual bool connect(std::int64_t timeout_ns, std::int64_t slice_ns) = 0;
 
+  virtual bool is_connected() const = 0;
+
   // Largest message in bytes.
   virtual std::int64_t slot_bytes() const = 0;
 
