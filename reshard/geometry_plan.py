@@ -99,7 +99,7 @@ class GridPlan:
 
     def _receives(self, position: int, cells: tuple[int, ...]) -> Iterator[_Meeting]:
         copies = self._dst.positions_of(cells)
-        for src_cells, wanted, common in self._meetings(cells, self._dst, self._src, wanted=1):
+        for src_cells, wanted, common in self._meetings(cells, self._dst, self._src):
             holders = self._src.positions_of(src_cells)
             remote, local = self._split_local(copies, holders)
             if position in local:
@@ -111,7 +111,7 @@ class GridPlan:
     def _sends(self, position: int, cells: tuple[int, ...]) -> Iterator[_Meeting]:
         holders = self._src.positions_of(cells)
         index = bisect_left(holders, position)
-        for dst_cells, wanted, common in self._meetings(cells, self._src, self._dst, wanted=2):
+        for dst_cells, wanted, common in self._meetings(cells, self._src, self._dst):
             remote, local = self._split_local(self._dst.positions_of(dst_cells), holders)
             for taker, holder in local.items():
                 if holder == position:
@@ -132,15 +132,13 @@ class GridPlan:
         return tuple(copy for copy in copies if copy not in local), local
 
     def _meetings(
-        self, cells: tuple[int, ...], near: GridSide, far: GridSide, *, wanted: int
+        self, cells: tuple[int, ...], near: GridSide, far: GridSide
     ) -> Iterator[tuple[tuple[int, ...], BoxKey, BoxKey]]:
-        """Yields (far cells, whole destination box, common box) of each meeting of our region.
-
-        `wanted` says which side the destination is: 1 near, 2 far.
-        """
+        """Yields (far cells, whole destination box, common box) of each meeting of our region."""
+        is_near = near is self._dst
         per_component = [
             [
-                (overlap.cell, ours, overlap.theirs, overlap.common)
+                (overlap.cell, ours if is_near else overlap.theirs, overlap.common)
                 for ours in near_table.cells[cell]
                 for overlap in far_table.overlaps(ours)
             ]
@@ -148,9 +146,9 @@ class GridPlan:
         ]
         for meeting in product(*per_component):
             yield (
-                tuple([entry[0] for entry in meeting]),
-                self._bounds([entry[wanted] for entry in meeting]),
-                self._bounds([entry[3] for entry in meeting]),
+                tuple([cell for cell, _, _ in meeting]),
+                self._bounds([wanted for _, wanted, _ in meeting]),
+                self._bounds([common for _, _, common in meeting]),
             )
 
     def _bounds(self, parts: list[Bounds]) -> BoxKey:
