@@ -29,8 +29,9 @@ from benchmarks.results import Kill, KillResults
 from benchmarks.targets import OURS, judge_kills
 from benchmarks.team import Team, free_port
 
-__all__ = ["main", "time_kills"]
+__all__ = ["METHODS_KILLED", "main", "measure"]
 
+METHODS_KILLED = ("gloo_p2p", OURS)
 _NUM_SOURCES, _NUM_PROCESSES = 2, 4
 _WORKLOAD, _PAIR = "dense-25m", "A2"
 _SHARED_MEMORY = pathlib.Path("/dev/shm")
@@ -101,8 +102,22 @@ class _Lifeline:
         self.closed_at = time.monotonic()
 
 
-def time_kills(method: str, ballasts: list[int], victims: list[int]) -> list[Kill]:
-    """Kills each of the victims (process numbers) with each of the ballasts."""
+def measure(methods: list[str], ballasts_mib: list[int]) -> KillResults:
+    """Kills a destination process with each of the ballasts, and for ours a source process too."""
+    machine = describe_machine()
+    kills: list[Kill] = []
+    skipped: dict[str, str] = {}
+    for method in methods:
+        reason = METHODS[method].unavailable() if method in METHODS else "not built yet"
+        if reason is not None:
+            skipped[method] = reason
+            continue
+        victims = [_NUM_PROCESSES - 1, 0] if method == OURS else [_NUM_PROCESSES - 1]
+        kills += _kill_each(method, [mib * _MIB for mib in ballasts_mib], victims)
+    return KillResults(machine, kills, skipped)
+
+
+def _kill_each(method: str, ballasts: list[int], victims: list[int]) -> list[Kill]:
     kills = []
     for ballast in ballasts:
         for victim in victims:
@@ -156,26 +171,15 @@ def _kill_in(team: Team, folder: pathlib.Path, method: str, ballast: int, victim
 def main(arguments: list[str] | None = None) -> int:
     """Runs the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--quick", action="store_true", help="one kill of a small process")
-    choices = ["gloo_p2p", OURS]
-    parser.add_argument("--methods", nargs="+", choices=choices, default=choices)
+    choices = METHODS_KILLED
+    parser.add_argument("--methods", nargs="+", choices=choices, default=list(choices))
     parser.add_argument("--ballast-mib", nargs="+", type=int, default=[64, 1024, 4096])
     parser.add_argument("--output", type=pathlib.Path, default=report.RESULTS / "killed_peer.json")
     options = parser.parse_args(arguments)
-    ballasts = [64] if options.quick else options.ballast_mib
-    victims = [_NUM_PROCESSES - 1] if options.quick else [0, _NUM_PROCESSES - 1]
-    kills: list[Kill] = []
-    skipped: dict[str, str] = {}
-    for method in options.methods:
-        reason = METHODS[method].unavailable() if method in METHODS else "not built yet"
-        if reason is not None:
-            skipped[method] = reason
-            continue
-        kills += time_kills(method, [mib * _MIB for mib in ballasts], victims)
-    results = KillResults(describe_machine(), kills, skipped)
+    results = measure(options.methods, options.ballast_mib)
     report.write(results, options.output)
     report.print_kills(results)
-    report.print_verdicts(judge_kills(kills))
+    report.print_verdicts(judge_kills(results.kills))
     return 0
 
 

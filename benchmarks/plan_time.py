@@ -18,10 +18,11 @@ from benchmarks import report
 from benchmarks.machine import ROOT, describe_machine
 from benchmarks.models import MODELS, load_model
 from benchmarks.results import PlanResult, PlanResults, Spread
+from benchmarks.targets import judge_plans
 from reshard.matching import match
 from reshard.planner import Planner
 
-__all__ = ["main", "time_plans"]
+__all__ = ["main", "measure"]
 
 _SIDES = ("source", "destination")
 _LIMIT_S = 60.0
@@ -38,7 +39,7 @@ class _Sample:
     nbytes: int
 
 
-def _measure(model: str, side: str) -> _Sample:
+def _measure_here(model: str, side: str) -> _Sample:
     """Plans the middle rank of one side, in this process, for the first time."""
     specs = load_model(model)
     rank = specs.num_source_ranks // 2
@@ -64,7 +65,7 @@ def _measure(model: str, side: str) -> _Sample:
     )
 
 
-def time_plans(models: list[str], repetitions: int) -> list[PlanResult]:
+def measure(models: list[str], repetitions: int) -> PlanResults:
     """Times all models on both sides, each in processes of its own."""
     results = []
     for model in models:
@@ -83,7 +84,7 @@ def time_plans(models: list[str], repetitions: int) -> list[PlanResult]:
             )
             report.progress(f"  {model}, {side}: {result.plan_seconds.median * 1e3:.2f} ms")
             results.append(result)
-    return results
+    return PlanResults(describe_machine(), results)
 
 
 def _in_fresh_process(model: str, side: str) -> _Sample:
@@ -104,12 +105,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--measure", nargs=2, metavar=("MODEL", "SIDE"), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.measure:
-        sys.stdout.write(json.dumps(dataclasses.asdict(_measure(*options.measure))))
+        sys.stdout.write(json.dumps(dataclasses.asdict(_measure_here(*options.measure))))
         return 0
-    plans = time_plans(options.models, 1 if options.quick else options.repetitions)
-    results = PlanResults(describe_machine(), plans)
+    results = measure(options.models, 1 if options.quick else options.repetitions)
     report.write(results, options.output)
     report.print_plans(results)
+    report.print_verdicts(judge_plans(results.plans))
     return 0
 
 

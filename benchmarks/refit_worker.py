@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import pathlib
 import resource
 import time
@@ -42,6 +43,7 @@ class RefitWorker:
     def __init__(self, process: int, num_sources: int, num_processes: int, folder: str) -> None:
         torch.set_num_threads(1)
         _ignore_known_warnings()
+        gc.freeze()  # what torch's modules are made of need not be searched at every settling
         self._process = process
         self._folder = pathlib.Path(folder)
         self._num_sources = num_sources

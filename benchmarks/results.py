@@ -140,10 +140,17 @@ class KillResults:
 
 @dataclasses.dataclass(frozen=True)
 class PackResult:
-    """One kind of strided copy against memcpy of the same bytes in the same process."""
+    """One kind of strided copy against memcpy in the same process.
+
+    `ratio` compares bytes read plus written per second; `target` is 0 where there is none;
+    `milliseconds` are least, median and most.
+    """
 
     operation: str
-    ratio: Spread
+    cut: str
+    ratio: float
+    target: float
+    milliseconds: tuple[float, float, float]
     bytes_per_second: float
 
 

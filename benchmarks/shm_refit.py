@@ -24,10 +24,11 @@ from benchmarks.methods.registry import METHODS
 from benchmarks.refit_worker import RankRound, RefitWorker
 from benchmarks.regions import region_of
 from benchmarks.results import CaseResult, MethodResult, RefitResults, Spread
+from benchmarks.targets import judge_refits
 from benchmarks.team import Team, free_port
 from benchmarks.workloads import WORKLOADS
 
-__all__ = ["FULL", "QUICK", "Case", "main", "run_cases"]
+__all__ = ["FULL", "QUICK", "Case", "main", "measure"]
 
 # Between the last process's readiness and the common start, so that none is late.
 _LEAD_S = 0.02
@@ -52,9 +53,9 @@ FULL = (
     Case("small-200", "A2", 30),
 )
 QUICK = (
-    Case("dense-25m", "A", 3),
-    Case("dense-25m", "B", 3),
-    Case("dense-25m", "C", 3),
+    Case("dense-25m", "A", 2),
+    Case("dense-25m", "B", 2),
+    Case("dense-25m", "C", 2),
 )
 
 
@@ -73,7 +74,13 @@ class _Measured:
     rounds: list[list[RankRound]] = dataclasses.field(default_factory=list)
 
 
-def run_cases(cases: list[Case], methods: list[str]) -> list[CaseResult]:
+def measure(cases: list[Case], methods: list[str], command: str) -> RefitResults:
+    """Runs cases side by side for all methods; `command` is for the record."""
+    machine = describe_machine()
+    return RefitResults(machine, command, _run_cases(cases, methods))
+
+
+def _run_cases(cases: list[Case], methods: list[str]) -> list[CaseResult]:
     """Runs cases, reusing the processes while the number of ranks stays the same."""
     results = []
     while cases:
@@ -247,11 +254,11 @@ def main(arguments: list[str] | None = None) -> int:
     ]
     if not cases:
         parser.error("no such case; name both --workload and --pair for one that is not listed")
-    machine = describe_machine()
     command = " ".join(["python", "-m", "benchmarks.shm_refit", *(arguments or sys.argv[1:])])
-    results = RefitResults(machine, command, run_cases(cases, options.methods))
+    results = measure(cases, options.methods, command)
     report.write(results, options.output)
     report.print_refits(results)
+    report.print_verdicts(judge_refits(results.cases))
     return 0 if report.all_right(results) else 1
 
 

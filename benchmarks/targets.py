@@ -26,14 +26,6 @@ _TINY_S = 0.030
 _SMALL_S = 0.002
 _PLAN_S = 0.005
 _KILL_S = 0.050
-_PACK_RATIOS = {
-    "contiguous": 1.3,
-    "rows of 64 KiB": 1.0,
-    "rows of 4 KiB": 0.7,
-    "rows of 512 B": 0.4,
-    "bf16 transpose": 0.3,
-    "float32 to bfloat16": 1.2,
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,15 +90,17 @@ def judge_kills(kills: list[Kill]) -> list[Verdict]:
 
 
 def judge_packs(packs: list[PackResult]) -> list[Verdict]:
-    """Judges the ratios to memcpy."""
-    measured = {pack.operation: pack.ratio.median for pack in packs}
-    verdicts = []
-    for operation, asked in _PACK_RATIOS.items():
-        if operation in measured:
-            ratio = measured[operation]
-            text = f"pack {operation}, x memcpy"
-            verdicts.append(Verdict(text, f">= {asked:.2f}", f"{ratio:.2f}", ratio >= asked))
-    return verdicts
+    """Judges the ratios to memcpy of whole boxes."""
+    return [
+        Verdict(
+            f"{pack.operation}, x memcpy",
+            f">= {pack.target:.2f}",
+            f"{pack.ratio:.2f}",
+            pack.ratio >= pack.target,
+        )
+        for pack in packs
+        if pack.cut == "whole" and pack.target > 0
+    ]
 
 
 def _at_most(name: str, measured: float, limit: float, unit: str) -> Verdict:
