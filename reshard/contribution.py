@@ -95,7 +95,7 @@ def make_contribution(
     )
 
 
-def decode_all(answers: Sequence[bytes], kind: type[Any]) -> list[Any]:
+def decode_all(answers: Sequence[bytes], kind: Any) -> list[Any]:  # noqa: ANN401 (a type form)
     """Returns the messages of all members.
 
     Raises:
@@ -105,6 +105,6 @@ def decode_all(answers: Sequence[bytes], kind: type[Any]) -> list[Any]:
         return [msgspec.msgpack.decode(answer, type=kind) for answer in answers]
     except msgspec.MsgspecError as error:
         raise PlanError(
-            f"a member sent a {kind.__name__} that does not decode ({error}). Run one version of "
+            f"a member sent a message that does not decode ({error}). Run one version of "
             "reshard everywhere."
         ) from error

@@ -148,14 +148,10 @@ class RefitEnd:
         deadline = time.monotonic() + limit
         start = time.perf_counter()
         flags = (_VERIFY if verify else 0) | (_MEET_AGAIN if self._session is None else 0)
-        session = self._session
         try:
-            go = self._rendezvous.begin(
-                bytes([flags]),
-                timeout_s=limit,
-                version=version,
-                while_waiting=None if session is None else session.check_peers,
-            )
+            # A destination that died since the last refit is the store's to notice: the source
+            # goes on without it.
+            go = self._rendezvous.begin(bytes([flags]), timeout_s=limit, version=version)
         except ReshardError:
             self._drop_session()
             raise

@@ -22,13 +22,15 @@ from reshard.logical_space import Side, pieces_of_rank
 from reshard.machine import check_one_machine
 from reshard.matching import TensorPair
 from reshard.outcome import Outcome, make_report
-from reshard.plan import Plan
 from reshard.program_table import Endpoint, ProgramTables, make_program_tables
 from reshard.report import RefitReport
 from reshard.schedule import SLOTS_PER_RING, chunk_bytes_for
 from reshard.verification import FingerprintTable, Verifier, make_fingerprint_table
 
 __all__ = ["Session"]
+
+_GAVE_UP = b""
+_CAUSE_S = 2.0
 
 
 class Session:
@@ -72,7 +74,6 @@ class Session:
         )
         self.plan = make_epoch_plan(roster, everybody)
         self._tables = self._make_tables(src_buffers, dst_buffers)
-        self._copy_rate = probe_copy_rate()
         self._bytes_held = sum(_bytes_held(pair, self._ranks) for pair in self.plan.pairs)
         peers = self._peers()
         chunk = self._agree(exchange, len(peers[0]) + len(peers[1]), _left(deadline))
@@ -119,12 +120,17 @@ class Session:
     def _agree(self, exchange: Exchange, num_rings: int, timeout_s: float) -> int:
         """Compares digests and returns the chunk size that fits every process's budget."""
         chunk = chunk_bytes_for(num_rings, self.plan.staging_bytes)
-        message = msgspec.msgpack.encode((self.plan.digest, chunk))
-        answers = [
-            msgspec.msgpack.decode(answer, type=tuple[str, int])
-            for answer in exchange.exchange("plan", message, timeout_s=timeout_s)
-        ]
-        digests = [digest for digest, _ in answers]
+        copy_rate = probe_copy_rate() if exchange.process == 0 else 0.0
+        answers = decode_all(
+            exchange.exchange(
+                "plan",
+                msgspec.msgpack.encode((self.plan.digest, chunk, copy_rate)),
+                timeout_s=timeout_s,
+            ),
+            tuple[str, int, float],
+        )
+        self._copy_rate = answers[0][2]
+        digests = [digest for digest, _, _ in answers]
         if len(set(digests)) != 1:
             listed = ", ".join(
                 f"{name}: {digest[:12]}"
@@ -134,7 +140,7 @@ class Session:
                 f"processes made different plans ({listed}). Run one version of reshard "
                 "everywhere; if it is one version, please report the specs."
             )
-        return min(chunk for _, chunk in answers)
+        return min(chunk for _, chunk, _ in answers)
 
     def _connect(
         self,
@@ -235,6 +241,9 @@ class Session:
             timeout_s=_left(deadline),
             while_waiting=self._liveness(),
         )
+        if _GAVE_UP in answers:
+            name = self._roster.names[answers.index(_GAVE_UP)]
+            raise TransportError(f"{name} gave up during the move; the destination is torn.")
         outcomes = decode_all(answers, Outcome)
         fingerprints = self._verdict(outcomes) if verify else {}
         phases = {**phases, "commit": time.perf_counter() - verified}
@@ -248,11 +257,6 @@ class Session:
             fingerprints=fingerprints,
         )
 
-    def check_peers(self) -> None:
-        """Raises TransportError if a process that this one exchanges bytes with died."""
-        if self._communicator is not None:
-            self._communicator.check_peers()
-
     def _liveness(self) -> Callable[[], None] | None:
         return None if self._communicator is None else self._communicator.check_peers
 
@@ -262,7 +266,7 @@ class Session:
 
         if is_abort(error):
             # A peer gave up first and says why; its word reaches this exchange within moments.
-            exchange.exchange("aborted", b"", timeout_s=2.0)
+            exchange.exchange("done", _GAVE_UP, timeout_s=_CAUSE_S)
         exchange.fail(error, culprit=self._process_of(error.peer))
         raise error
 
