@@ -140,7 +140,8 @@ class Session:
                 f"processes made different plans ({listed}). Run one version of reshard "
                 "everywhere; if it is one version, please report the specs."
             )
-        return min(chunk for _, chunk, _ in answers)
+        agreed: int = min(chunk for _, chunk, _ in answers)
+        return agreed
 
     def _connect(
         self,
