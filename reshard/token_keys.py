@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import zmq
 import zmq.utils.z85
 
-__all__ = ["ZAP_ENDPOINT", "TokenKeys", "answer_zap"]
+__all__ = ["ZAP_ENDPOINT", "TokenKeys", "answer_zap", "hkdf_sha256"]
 
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 
@@ -37,8 +37,8 @@ class TokenKeys:
     @classmethod
     def derive(cls, token: str) -> TokenKeys:
         """Returns the keys of a token; equal tokens give equal keys."""
-        server_secret = zmq.utils.z85.encode(_hkdf(token.encode(), b"server key"))
-        client_secret = zmq.utils.z85.encode(_hkdf(token.encode(), b"client key"))
+        server_secret = zmq.utils.z85.encode(hkdf_sha256(token.encode(), b"server key"))
+        client_secret = zmq.utils.z85.encode(hkdf_sha256(token.encode(), b"client key"))
         return cls(
             server_public=zmq.curve_public(server_secret),
             server_secret=server_secret,
@@ -60,7 +60,10 @@ def answer_zap(frames: Sequence[bytes], keys: TokenKeys) -> list[bytes]:
     return [version, request, status, text, b"", b""]
 
 
-def _hkdf(secret: bytes, info: bytes) -> bytes:
-    """Returns 32 bytes by extract and expand; one SHA-256 block, so one round of expand."""
-    extracted = hmac.digest(_SALT, secret, hashlib.sha256)
+def hkdf_sha256(secret: bytes, info: bytes, *, salt: bytes = _SALT) -> bytes:
+    """Returns 32 bytes by extract and expand; they are one SHA-256 block, so one round of expand.
+
+    Source: RFC 5869, sections 2.2 and 2.3.
+    """
+    extracted = hmac.digest(salt, secret, hashlib.sha256)
     return hmac.digest(extracted, info + b"\x01", hashlib.sha256)
