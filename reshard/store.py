@@ -185,11 +185,12 @@ class StoreClient:
         slice_s = _INTERRUPTIBLE_SLICE_S if while_waiting is None else _SLICE_S
         while True:
             remaining_s = deadline - time.monotonic()
-            self._poller.poll(math.ceil(max(0.0, min(slice_s, remaining_s)) * 1000))
-            self._read_events()
-            answer = self._receive(request.request)
-            if answer is not None:
-                return answer
+            news = self._poller.poll(math.ceil(max(0.0, min(slice_s, remaining_s)) * 1000))
+            if news:
+                self._read_events()
+                answer = self._receive(request.request)
+                if answer is not None:
+                    return answer
             self._raise_failure()
             if remaining_s <= 0:
                 raise self._timeout(timeout_s)
@@ -202,7 +203,8 @@ class StoreClient:
             return
         self._socket.disable_monitor()
         self._events.close(linger=0)
-        self._socket.close(linger=0 if self._failure is not None else _LINGER_MS)
+        has_reader = self._has_met_store and self._failure is None
+        self._socket.close(linger=_LINGER_MS if has_reader else 0)
         self._context.term()
 
     def _send(self, request: Request, payload: bytes | None) -> None:

@@ -42,6 +42,7 @@ DEFAULT_MAX_MESSAGE_BYTES: Final = 64 << 20
 _logger = logging.getLogger("reshard.control")
 
 _MAX_BATCH: Final = 256  # messages served before connections and deadlines are looked at again
+_MAX_FRAMES: Final = 2  # header and payload
 _LINGER_MS: Final = 500
 _JOIN_S: Final = 10.0
 _REQUESTS_IN_FLIGHT: Final = 16  # per connection; a process has one request and a few notices
@@ -179,19 +180,21 @@ class StoreServer:
 
     def _serve(self) -> None:
         poller = zmq.Poller()
-        poller.register(self._router, zmq.POLLIN)
-        poller.register(self._events, zmq.POLLIN)
-        poller.register(self._wake_receiver.fileno(), zmq.POLLIN)
+        wake = self._wake_receiver.fileno()
+        for source in (self._router, self._events, wake):
+            poller.register(source, zmq.POLLIN)
         if self._zap is not None:
             poller.register(self._zap, zmq.POLLIN)
         try:
             while True:
-                ready = poller.poll(self._milliseconds_to_deadline())
-                if any(source == self._wake_receiver.fileno() for source, _ in ready):
+                ready = [source for source, _ in poller.poll(self._milliseconds_to_deadline())]
+                if wake in ready:
                     break
-                self._answer_zap()
-                lost = self._read_events()
-                self._receive_batch(lost)
+                if self._zap in ready:
+                    self._answer_zap()
+                lost = self._read_events() if self._events in ready else []
+                if lost or self._router in ready:
+                    self._receive_batch(lost)
                 self._forget(lost)
                 self._membership.expire(time.monotonic())
                 self._send_outbox()
@@ -213,21 +216,20 @@ class StoreServer:
 
     def _receive_batch(self, lost: list[bytes]) -> None:
         for _ in range(_MAX_BATCH):
-            try:
-                frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
+            if not has_message(self._router):
                 return
+            sender = self._router.recv(copy=False)
             self.messages_received += 1
-            self._receive(frames, lost)
+            self._receive(sender, self._router.recv_multipart(), lost)
             self._send_outbox()
 
-    def _receive(self, frames: Sequence[zmq.Frame], lost: list[bytes]) -> None:
-        connection = frames[0].bytes
-        if not 2 <= len(frames) <= 3:
-            self._refuse(f"control message of {len(frames) - 1} frames")
+    def _receive(self, sender: zmq.Frame, frames: Sequence[bytes], lost: list[bytes]) -> None:
+        connection = sender.bytes
+        if len(frames) > _MAX_FRAMES:
+            self._refuse(f"control message of {len(frames)} frames")
             return
         try:
-            request = decode_request(frames[1].bytes)
+            request = decode_request(frames[0])
         except ProtocolVersionError as error:
             self._refuse(str(error))
             self._router.send_multipart([connection, encode_refusal(str(error))], zmq.NOBLOCK)
@@ -237,8 +239,8 @@ class StoreServer:
             return
         if isinstance(request, Hello):
             lost += self._read_events()
-            self._connections[self._key_of(frames[0].get(zmq.SRCFD))] = connection
-        payload = frames[2].bytes if len(frames) == 3 else b""
+            self._connections[self._key_of(sender.get(zmq.SRCFD))] = connection
+        payload = frames[1] if len(frames) > 1 else b""
         self._membership.receive(connection, request, payload, time.monotonic())
 
     def _refuse(self, text: str) -> None:
@@ -285,9 +287,7 @@ class StoreServer:
             self._membership.lose(connection, "lost its connection", time.monotonic())
 
     def _answer_zap(self) -> None:
-        if self._zap is None or self._keys is None:
-            return
-        while has_message(self._zap):
+        if self._zap is not None and self._keys is not None and has_message(self._zap):
             self._zap.send_multipart(answer_zap(self._zap.recv_multipart(), self._keys))
 
 

@@ -1,0 +1,347 @@
+"""Processes that meet at a store, played by threads: refits form, fail, and go on."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+import pytest
+
+from reshard.errors import PlanError, RendezvousError, ReshardError, TransferTimeout
+from reshard.exchange import Exchange
+from reshard.rendezvous import Go, Rendezvous, local_member
+from reshard.store import StoreGoneError
+from reshard.store_server import StoreServer
+
+WAIT_S = 20.0
+ResultT = TypeVar("ResultT")
+
+
+def _open(
+    address: str, name: str, process: int = 0, num_processes: int = 1, token: str | None = None
+) -> Rendezvous:
+    """Returns a registered process; a name that starts with "source" is a source."""
+    member = local_member(
+        "source" if name.startswith("source") else "destination",
+        name,
+        process=process,
+        num_processes=num_processes,
+        ranks=[process],
+        num_ranks=num_processes,
+    )
+    rendezvous = Rendezvous(address, member, token=token)
+    rendezvous.connect(WAIT_S)
+    return rendezvous
+
+
+@contextlib.contextmanager
+def _team(*names: str) -> Iterator[tuple[StoreServer, list[Rendezvous]]]:
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(StoreServer("tcp://127.0.0.1:0"))
+        members = [stack.enter_context(_open(server.address, name)) for name in names]
+        yield server, members
+
+
+def _together(*calls: Callable[[], ResultT]) -> list[ResultT | ReshardError]:
+    """Returns what each call returned or raised, all of them run at the same time."""
+
+    def run(call: Callable[[], ResultT]) -> ResultT | ReshardError:
+        try:
+            return call()
+        except ReshardError as error:
+            return error
+
+    with concurrent.futures.ThreadPoolExecutor(len(calls)) as pool:
+        return [future.result(WAIT_S) for future in [pool.submit(run, call) for call in calls]]
+
+
+def _begin(members: Sequence[Rendezvous], **options: float) -> list[Go]:
+    def call(member: Rendezvous) -> Callable[[], Go]:
+        return lambda: member.begin(b"", **{"timeout_s": WAIT_S, **options})  # type: ignore[arg-type]
+
+    results = _together(*map(call, members))
+    for result in results:
+        assert isinstance(result, Go), result
+    return [result for result in results if isinstance(result, Go)]
+
+
+@contextlib.contextmanager
+def _waiting(server: StoreServer, member: Rendezvous) -> Iterator[concurrent.futures.Future[Go]]:
+    """A begin that the store has received and not answered."""
+    before = server.messages_received
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        future = pool.submit(member.begin, timeout_s=WAIT_S)
+        limit = time.monotonic() + WAIT_S
+        while server.messages_received == before:
+            assert time.monotonic() < limit
+            time.sleep(0.002)
+        yield future
+
+
+def _exchange(
+    members: Sequence[Rendezvous], goes: Sequence[Go], name: str = "done"
+) -> list[list[bytes] | ReshardError]:
+    def call(member: Rendezvous, go: Go) -> Callable[[], list[bytes]]:
+        return lambda: member.exchange_of(go).exchange(
+            name, f"{name} {go.process}".encode(), timeout_s=WAIT_S
+        )
+
+    return _together(*map(call, members, goes))
+
+
+def test_a_refit_is_one_request_for_begin_and_one_for_each_exchange() -> None:
+    with _team("source", "engine", "other") as (server, members):
+        _begin(members)
+        before = server.messages_received
+        goes = _begin(members)
+        assert _exchange(members, goes) == [[b"done 0", b"done 1", b"done 2"]] * 3
+        assert server.messages_received == before + 2 * len(members)
+
+
+def test_every_member_learns_of_all_members_and_payloads() -> None:
+    with _team("source", "engine") as (_, members):
+        results = _together(
+            lambda: members[0].begin(b"from source", timeout_s=WAIT_S, version=4),
+            lambda: members[1].begin(b"from engine", timeout_s=WAIT_S),
+        )
+        for index, go in enumerate(results):
+            assert isinstance(go, Go)
+            assert (go.epoch, go.refit, go.version, go.process) == (1, 1, 4, index)
+            assert go.payloads == (b"from source", b"from engine")
+            assert [member.group for member in go.members] == ["source", "engine"]
+            assert all(member.pid > 0 and member.host for member in go.members)
+
+
+def test_members_are_known_in_later_refits_of_an_epoch() -> None:
+    with _team("source", "engine") as (_, members):
+        first = _begin(members)
+        second = _begin(members)
+        assert [(go.epoch, go.refit) for go in second] == [(1, 2), (1, 2)]
+        assert second[0].members == second[1].members == first[0].members
+
+
+def test_the_carrier_of_an_epoch_is_an_exchange() -> None:
+    with _team("source", "engine") as (_, members):
+        goes = _begin(members)
+        exchange: Exchange = members[1].exchange_of(goes[1])
+        assert (exchange.num_processes, exchange.process) == (2, 1)
+
+
+def test_large_payloads_travel() -> None:
+    with _team("source", "engine") as (_, members):
+        payload = bytes(range(256)) * (1 << 14)
+        goes = _begin(members)
+        results = _together(
+            *(
+                lambda m=member, go=go: m.exchange_of(go).exchange(
+                    "layouts", payload, timeout_s=WAIT_S
+                )
+                for member, go in zip(members, goes, strict=True)
+            )
+        )
+        assert results == [[payload, payload]] * 2
+
+
+def test_a_failure_reaches_all_with_its_class_and_ends_with_the_epoch() -> None:
+    with _team("source", "engine", "other") as (_, members):
+        goes = _begin(members)
+        exchanges = [member.exchange_of(go) for member, go in zip(members, goes, strict=True)]
+        exchanges[1].fail(PlanError("names differ"))
+        for exchange in (exchanges[0], exchanges[2]):
+            with pytest.raises(PlanError, match=r"destination 'engine' process 0 .*: names differ"):
+                exchange.exchange("done", b"", timeout_s=WAIT_S)
+        for exchange in exchanges:
+            with pytest.raises(RendezvousError, match="closed by an earlier error"):
+                exchange.exchange("done", b"", timeout_s=WAIT_S)
+        goes = _begin(members)
+        assert [go.epoch for go in goes] == [2, 2, 2]
+        assert _exchange(members, goes)[0] == [b"done 0", b"done 1", b"done 2"]
+
+
+def test_what_while_waiting_raises_reaches_all_and_the_culprit_can_be_named_after_it() -> None:
+    with _team("source", "engine", "silent") as (server, members):
+        goes = _begin(members)
+
+        def dead_peer() -> None:
+            raise TransferTimeout("rank 2 is dead", rank=0, peer=2)
+
+        def source() -> None:
+            exchange = members[0].exchange_of(goes[0])
+            try:
+                exchange.exchange("done", b"", timeout_s=WAIT_S, while_waiting=dead_peer)
+            except TransferTimeout as error:
+                exchange.fail(error, culprit=2)
+                raise
+
+        results = _together(
+            source,
+            lambda: members[1].exchange_of(goes[1]).exchange("done", b"", timeout_s=WAIT_S),
+        )
+        for result in results:
+            assert type(result) is TransferTimeout
+            assert str(result).endswith("rank 2 is dead")
+            assert (result.rank, result.peer) == (0, 2)
+        assert [go.epoch for go in _begin(members[:2])] == [2, 2]
+        with _waiting(server, members[2]) as waiting:
+            assert [go.epoch for go in _begin(members[:2])] == [3, 3]
+            assert waiting.result(WAIT_S).process == 2
+
+
+def test_a_stale_exchange_does_not_disturb_a_later_refit() -> None:
+    with _team("source", "engine") as (_, members):
+        old = _begin(members)
+        stale = members[0].exchange_of(old[0])
+        goes = _begin(members)
+        with pytest.raises(RendezvousError, match="epoch 1, refit 1 is over"):
+            stale.exchange("done", b"", timeout_s=WAIT_S)
+        stale.fail(PlanError("late"))
+        assert _exchange(members, goes) == [[b"done 0", b"done 1"]] * 2
+
+
+def test_a_silent_destination_is_dropped_and_rejoins() -> None:
+    with _team("source", "engine", "silent") as (server, members):
+        started = time.monotonic()
+        results = _together(*(lambda m=m: m.begin(timeout_s=0.5) for m in members[:2]))
+        assert 0.4 < time.monotonic() - started < 3.0
+        for result in results:
+            assert isinstance(result, TransferTimeout)
+            assert "destination 'silent' process 0" in str(result)
+        assert [len(go.members) for go in _begin(members[:2])] == [2, 2]
+        with _waiting(server, members[2]) as waiting:
+            assert [len(go.members) for go in _begin(members[:2])] == [3, 3]
+            assert waiting.result(WAIT_S).process == 2
+
+
+def test_a_begin_that_is_interrupted_is_withdrawn() -> None:
+    with _team("source", "engine") as (_, members):
+
+        def interrupt() -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            members[0].begin(timeout_s=WAIT_S, while_waiting=interrupt)
+        with pytest.raises(TransferTimeout, match=r"source 'source' process 0 .*gave up"):
+            members[1].begin(timeout_s=0.2)
+        assert [go.epoch for go in _begin(members)] == [1, 1]
+
+
+def test_many_refits_fail_and_leave_nothing_in_the_way_of_the_next() -> None:
+    with _team("source", "engine") as (_, members):
+        for number in range(1, 101):
+            goes = _begin(members)
+            assert [go.epoch for go in goes] == [number, number]
+            members[number % 2].exchange_of(goes[number % 2]).fail(PlanError(f"error {number}"))
+            with pytest.raises(PlanError, match=f"error {number}$"):
+                members[1 - number % 2].exchange_of(goes[1 - number % 2]).exchange(
+                    "done", b"", timeout_s=WAIT_S
+                )
+        assert _exchange(members, _begin(members)) == [[b"done 0", b"done 1"]] * 2
+
+
+def test_leaving_ends_the_wait_of_the_others() -> None:
+    with _team("source", "engine") as (server, members), _waiting(server, members[1]) as waiting:
+        members[0].close()
+        with pytest.raises(RendezvousError, match=r"source 'source' process 0 .* left"):
+            waiting.result(5.0)
+
+
+def test_a_closed_rendezvous_names_itself() -> None:
+    with _team("source") as (_, members):
+        members[0].close()
+        members[0].close()
+        with pytest.raises(RendezvousError, match="is closed; open a new one"):
+            members[0].begin(timeout_s=1.0)
+        with pytest.raises(RendezvousError, match="not connected"):
+            members[0].exchange_of(Go(1, 1, None, (), (), 0))
+
+
+@pytest.mark.parametrize("timeout_s", [-1.0, float("nan"), float("inf")])
+def test_a_limit_that_is_none_is_refused(timeout_s: float) -> None:
+    with _team("source") as (_, members), pytest.raises(RendezvousError, match="timeout_s="):
+        members[0].begin(timeout_s=timeout_s)
+
+
+def test_a_new_store_is_joined_with_larger_epochs() -> None:
+    with _team("source", "engine") as (server, members):
+        address = server.address
+        for _ in range(3):
+            goes = _begin(members)
+            members[0].exchange_of(goes[0]).fail(PlanError("next epoch"))
+        members[0].close()
+        server.close()
+        with StoreServer(address), _open(address, "source") as source:
+            goes = _begin([source, members[1]])
+            assert [go.epoch for go in goes] == [4, 4]
+            assert members[1].last_epoch == 4
+
+
+def test_a_store_that_ended_is_told_once_and_then_waited_for() -> None:
+    with _team("source", "engine") as (server, members):
+        address = server.address
+        _begin(members)
+        server.close()
+        started = time.monotonic()
+        with pytest.raises(RendezvousError, match=f"the store at {address} is gone"):
+            members[1].begin(timeout_s=WAIT_S)
+        assert time.monotonic() - started < 5.0
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(members[1].begin, timeout_s=WAIT_S)
+            concurrent.futures.wait([waiting], timeout=0.3)
+            assert not waiting.done()
+            with StoreServer(address), _open(address, "source") as source:
+                go = source.begin(timeout_s=WAIT_S)
+                assert waiting.result(WAIT_S).epoch == go.epoch == 2
+
+
+def test_a_store_that_ends_during_an_exchange_is_told_once() -> None:
+    with _team("source", "engine") as (server, members):
+        goes = _begin(members)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            exchange = members[1].exchange_of(goes[1])
+            waiting = pool.submit(exchange.exchange, "done", b"", timeout_s=WAIT_S)
+            concurrent.futures.wait([waiting], timeout=0.2)
+            server.close()
+            with pytest.raises(RendezvousError, match=r"was closed|is gone"):
+                waiting.result(5.0)
+        with (
+            StoreServer(server.address),
+            _open(server.address, "source") as source,
+        ):
+            assert len(_begin([source, members[1]])) == 2
+
+
+def test_a_store_that_ended_is_gone_for_an_exchange() -> None:
+    with _team("source", "engine") as (server, members):
+        goes = _begin(members)
+        exchange = members[1].exchange_of(goes[1])
+        server.close()
+        with pytest.raises(StoreGoneError):
+            exchange.exchange("done", b"", timeout_s=WAIT_S)
+        exchange.fail(PlanError("nobody hears it"))
+
+
+def test_a_process_that_does_not_fit_is_refused_when_it_connects() -> None:
+    with (
+        _team("source", "engine") as (server, _),
+        pytest.raises(RendezvousError, match="is registered already"),
+    ):
+        _open(server.address, "engine")
+
+
+def test_two_programs_of_several_processes() -> None:
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(StoreServer("tcp://127.0.0.1:0", token="secret"))
+        members = [
+            stack.enter_context(_open(server.address, name, i, 3, token="secret"))
+            for name in ("source", "engine")
+            for i in range(3)
+        ]
+        for refit in range(1, 6):
+            goes = _begin(members)
+            assert [go.process for go in goes] == list(range(6))
+            assert [go.refit for go in goes] == [refit] * 6
+            expected = [f"done {i}".encode() for i in range(6)]
+            assert _exchange(members, goes) == [expected] * 6

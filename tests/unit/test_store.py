@@ -1,0 +1,392 @@
+"""The store on a real socket: who gets in, what is refused, what is left behind."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from reshard.control_messages import (
+    Begin,
+    Bye,
+    Done,
+    Hello,
+    Member,
+    Post,
+    ProtocolVersionError,
+    Welcome,
+    decode_reply,
+    encode,
+)
+from reshard.errors import RendezvousError, TransferTimeout
+from reshard.store import StoreClient, StoreGoneError
+from reshard.store_server import StoreServer
+
+MEMBER = Member("source", "trainer", 0, 1, (0,), 1, "host", 12, "0.1.0")
+LOOPBACK = "tcp://127.0.0.1:0"
+WAIT_S = 10.0
+
+
+@pytest.fixture
+def server() -> Iterator[StoreServer]:
+    with StoreServer(LOOPBACK) as running:
+        yield running
+
+
+def _hello(client: StoreClient, member: Member = MEMBER, timeout_s: float = WAIT_S) -> Welcome:
+    reply, _ = client.call(Hello(request=client.new_request(), member=member), timeout_s=timeout_s)
+    assert isinstance(reply, Welcome)
+    return reply
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    """Waits for what another thread does and tells nobody about."""
+    limit = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < limit, "it did not happen"
+        time.sleep(0.002)
+
+
+def _raw(server: StoreServer) -> zmq.Socket[bytes]:
+    raw: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
+    raw.linger = 0
+    raw.rcvtimeo = round(WAIT_S * 1000)
+    raw.connect(server.address)
+    return raw
+
+
+# Opening and closing
+
+
+def test_port_0_takes_a_free_port_and_tells_it(server: StoreServer) -> None:
+    assert server.address.startswith("tcp://127.0.0.1:")
+    assert not server.address.endswith(":0")
+    with StoreClient(server.address) as client:
+        assert _hello(client).max_message_bytes == 64 << 20
+
+
+def test_a_port_in_use_is_named(server: StoreServer) -> None:
+    port = server.address.rpartition(":")[2]
+    with pytest.raises(RendezvousError, match=f"cannot bind tcp://127.0.0.1:{port}.*in use"):
+        StoreServer(server.address)
+
+
+def test_a_foreign_address_is_named() -> None:
+    with pytest.raises(RendezvousError, match="no interface of this machine"):
+        StoreServer("tcp://192.0.2.1:0", token="secret")
+
+
+def test_a_name_can_be_bound() -> None:
+    with StoreServer("tcp://localhost:0") as server, StoreClient(server.address) as client:
+        assert server.address.startswith("tcp://localhost:")
+        _hello(client)
+
+
+def test_ipv6_works() -> None:
+    try:
+        server = StoreServer("tcp://[::1]:0")
+    except RendezvousError as error:
+        cause = error.__cause__
+        if not isinstance(cause, zmq.ZMQError) or cause.errno not in (
+            errno.EADDRNOTAVAIL,
+            errno.ENODEV,
+            errno.EAFNOSUPPORT,
+        ):
+            raise
+        pytest.skip("this machine has no IPv6 loopback")
+    with server, StoreClient(server.address) as client:
+        assert server.address.startswith("tcp://[::1]:")
+        _hello(client)
+
+
+def test_a_wildcard_is_bound_and_reached_over_loopback() -> None:
+    with StoreServer("tcp://*:0", token="secret") as server:
+        assert server.address.startswith("tcp://0.0.0.0:")
+        with pytest.raises(RendezvousError, match="an address to bind"):
+            StoreClient(server.address, token="secret")
+        with StoreClient(server.local_address, token="secret") as client:
+            _hello(client)
+
+
+def test_off_loopback_a_token_is_required() -> None:
+    with pytest.raises(RendezvousError, match="not a loopback address"):
+        StoreServer("tcp://*:0")
+    with pytest.raises(RendezvousError, match="not a loopback address"):
+        StoreClient("tcp://10.0.0.1:29500")
+
+
+def test_closing_twice_is_fine_and_a_closed_client_names_itself() -> None:
+    server = StoreServer(LOOPBACK)
+    client = StoreClient(server.address)
+    _hello(client)
+    client.close()
+    client.close()
+    assert client.is_lost
+    client.notify(Bye(request=1))
+    with pytest.raises(RendezvousError, match=r"connection to the store at tcp://.* is closed"):
+        client.call(Bye(request=1), timeout_s=1.0)
+    server.close()
+    server.close()
+
+
+def test_the_address_can_be_bound_again_at_once() -> None:
+    with StoreServer(LOOPBACK) as first:
+        address = first.address
+        with StoreClient(address) as client:
+            _hello(client)
+            first.close()
+            with StoreServer(address) as second:
+                assert second.address == address
+
+
+def _num_threads_and_files() -> tuple[int, int]:
+    return (
+        len(list(Path("/proc/self/task").iterdir())),
+        len(list(Path("/proc/self/fd").iterdir())),
+    )
+
+
+def test_hundreds_of_stores_and_clients_leave_nothing_behind() -> None:
+    def once(token: str | None) -> None:
+        with StoreServer(LOOPBACK, token=token) as server:
+            with StoreClient(server.address, token=token) as client:
+                _hello(client)
+            with StoreClient(server.address, token=token):
+                pass  # closed before it has connected
+
+    once(None)
+    before = _num_threads_and_files()
+    for i in range(200):
+        once("secret" if i % 10 == 0 else None)
+    assert _num_threads_and_files() == before
+
+
+def test_failing_to_open_leaves_nothing_behind(server: StoreServer) -> None:
+    before = _num_threads_and_files()
+    for _ in range(20):
+        with pytest.raises(RendezvousError):
+            StoreServer(server.address)
+        with pytest.raises(RendezvousError):
+            StoreClient("tcp://no-such-host.invalid:1", token="secret")
+    assert _num_threads_and_files() == before
+
+
+# Tokens
+
+
+def test_the_right_token_gets_in() -> None:
+    with (
+        StoreServer(LOOPBACK, token="secret") as server,
+        StoreClient(server.address, token="secret") as client,
+    ):
+        _hello(client)
+        assert server.handshakes_refused == 0
+
+
+@pytest.mark.parametrize(
+    ("of_server", "of_client"),
+    [("secret", "guess"), ("secret", None), (None, "secret")],
+    ids=["wrong", "missing", "unexpected"],
+)
+def test_a_wrong_token_is_told_quickly_and_counted(
+    of_server: str | None, of_client: str | None
+) -> None:
+    with (
+        StoreServer(LOOPBACK, token=of_server) as server,
+        StoreClient(server.address, token=of_client) as client,
+    ):
+        started = time.monotonic()
+        with pytest.raises(RendezvousError, match="refused the connection: wrong or missing token"):
+            _hello(client)
+        assert time.monotonic() - started < 4.0
+        assert client.is_lost
+        if of_server is not None and of_client is not None:
+            _wait_until(lambda: server.handshakes_refused > 0)
+        assert server.messages_received == 0
+
+
+def test_refused_handshakes_are_mentioned_in_a_timeout() -> None:
+    with (
+        StoreServer(LOOPBACK, token="secret") as server,
+        StoreClient(server.address, token="secret") as client,
+        StoreClient(server.address, token="guess") as guesser,
+    ):
+        _hello(client)
+        with pytest.raises(RendezvousError):
+            _hello(guesser)
+        _wait_until(lambda: server.handshakes_refused > 0)
+        with pytest.raises(TransferTimeout, match=r"\d+ connections were refused \(wrong"):
+            client.call(Begin(request=client.new_request(), timeout_s=0.1), b"", timeout_s=WAIT_S)
+
+
+# What is refused
+
+
+def test_nonsense_is_counted_and_the_store_goes_on(server: StoreServer) -> None:
+    raw = _raw(server)
+    try:
+        for frames in (
+            [b""],
+            [b"GET / HTTP/1.1"],
+            [b"reshard-control/1\n"],
+            [b"reshard-control/1\n\xc1"],
+            [encode(Bye(request=1))[:-1]],
+            [encode(Bye(request=1)), b"", b""],
+            [b"x" * 100_000],
+        ):
+            raw.send_multipart(frames)
+        _wait_until(lambda: server.messages_refused == 7)
+        assert server.messages_received == 7
+        with StoreClient(server.address) as client:
+            _hello(client)
+    finally:
+        raw.close()
+
+
+def test_another_protocol_version_is_answered_so_that_it_understands(server: StoreServer) -> None:
+    raw = _raw(server)
+    try:
+        raw.send(b"reshard-control/999\nwhatever that version says")
+        with pytest.raises(ProtocolVersionError, match="version 999 meets version 1"):
+            decode_reply(raw.recv())
+        assert server.messages_refused == 1
+    finally:
+        raw.close()
+
+
+def test_a_frame_over_the_limit_costs_its_sender_the_connection() -> None:
+    with StoreServer(LOOPBACK, max_message_bytes=10_000) as server:
+        raw = _raw(server)
+        raw.send(encode(Hello(request=1, member=MEMBER)))
+        assert isinstance(decode_reply(raw.recv()), Welcome)
+        raw.send_multipart([encode(Begin(request=2, timeout_s=WAIT_S)), bytes(10_001)])
+        with StoreClient(server.address) as other:
+            # The same place in the same program is free again once the sender is gone.
+            def has_room() -> bool:
+                try:
+                    _hello(other)
+                except RendezvousError:
+                    return False
+                return True
+
+            _wait_until(has_room)
+        raw.close()
+
+
+def test_a_client_refuses_what_the_store_would_not_take(server: StoreServer) -> None:
+    with StoreClient(server.address, max_message_bytes=1000) as client:
+        _hello(client)
+        request = Post(request=client.new_request(), epoch=1, refit=1, name="a", timeout_s=1.0)
+        with pytest.raises(RendezvousError, match="1001 bytes is over the limit of 1000"):
+            client.call(request, bytes(1001), timeout_s=1.0)
+        with pytest.raises(RendezvousError, match="epoch 1, refit 1 is over"):
+            client.call(request, bytes(1000), timeout_s=WAIT_S)
+
+
+def test_an_unknown_connection_is_told_that_its_store_is_gone(server: StoreServer) -> None:
+    with StoreClient(server.address) as client:
+        with pytest.raises(StoreGoneError, match="is gone"):
+            client.call(Bye(request=client.new_request()), timeout_s=WAIT_S)
+        assert client.is_lost
+
+
+# Waiting
+
+
+def test_nobody_at_the_address_is_told_at_the_limit() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{unused.getsockname()[1]}"
+        with StoreClient(address) as client:
+            started = time.monotonic()
+            with pytest.raises(RendezvousError, match=r"within 0\.3 s: nothing listens there"):
+                _hello(client, timeout_s=0.3)
+            assert 0.3 <= time.monotonic() - started < 2.0
+
+
+def test_somebody_who_does_not_answer_is_told_from_nobody() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        with (
+            StoreClient(f"tcp://127.0.0.1:{silent.getsockname()[1]}") as client,
+            pytest.raises(RendezvousError, match="listens there but does not answer"),
+        ):
+            _hello(client, timeout_s=0.3)
+
+
+def test_a_store_that_starts_later_is_found() -> None:
+    with StoreServer(LOOPBACK) as reserved:
+        address = reserved.address
+    with StoreClient(address) as client:
+        starter: list[StoreServer] = []
+        timer = threading.Timer(0.3, lambda: starter.append(StoreServer(address)))
+        timer.start()
+        try:
+            _hello(client)
+        finally:
+            timer.join()
+            starter[0].close()
+
+
+def test_a_store_that_closes_tells_who_waits(server: StoreServer) -> None:
+    with StoreClient(server.address) as client:
+        _hello(client)
+        timer = threading.Timer(0.1, server.close)
+        timer.start()
+        started = time.monotonic()
+        with pytest.raises(RendezvousError, match="was closed"):
+            client.call(
+                Begin(request=client.new_request(), timeout_s=WAIT_S), b"", timeout_s=WAIT_S
+            )
+        assert time.monotonic() - started < 2.0
+        timer.join()
+
+
+def test_a_store_that_closed_in_between_is_gone(server: StoreServer) -> None:
+    with StoreClient(server.address) as client:
+        _hello(client)
+        server.close()
+        _wait_until(lambda: client.is_lost)
+        for _ in range(2):
+            assert client.is_lost
+            with pytest.raises(StoreGoneError, match=f"the store at {server.address} is gone"):
+                client.call(Bye(request=client.new_request()), timeout_s=WAIT_S)
+        assert client.is_failure_told
+
+
+def test_while_waiting_is_called_at_least_every_20_ms(server: StoreServer) -> None:
+    with StoreClient(server.address) as client:
+        _hello(client)
+        times = [time.monotonic()]
+        with pytest.raises(TransferTimeout):
+            client.call(
+                Begin(request=client.new_request(), timeout_s=0.5),
+                b"",
+                timeout_s=WAIT_S,
+                while_waiting=lambda: times.append(time.monotonic()),
+            )
+        assert len(times) >= 25
+
+
+def test_a_reply_to_an_abandoned_request_is_not_taken_for_another(server: StoreServer) -> None:
+    def stop() -> None:
+        raise InterruptedError
+
+    with StoreClient(server.address) as client:
+        _hello(client)
+        abandoned = Begin(request=client.new_request(), timeout_s=0.05)
+        with pytest.raises(InterruptedError):
+            client.call(abandoned, b"", timeout_s=WAIT_S, while_waiting=stop)
+        assert not client.is_answered(abandoned.request)
+        _wait_until(lambda: client._socket.poll(0) != 0)
+        bye = Bye(request=client.new_request())
+        reply, _ = client.call(bye, timeout_s=WAIT_S)
+        assert isinstance(reply, Done)
+        assert client.is_answered(bye.request)
