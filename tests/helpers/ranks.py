@@ -85,7 +85,7 @@ def tell(value: object) -> None:
     _parent().send(("told", value))
 
 
-def listen(timeout_s: float = 30.0) -> Any:  # noqa: ANN401 - whatever was sent
+def listen(timeout_s: float = 30.0) -> Any:
     """Waits in a child for `ProcessGroup.send` and returns the value."""
     if not _parent().poll(timeout_s):
         raise TimeoutError(f"the test sent nothing for {timeout_s} s")
@@ -152,7 +152,7 @@ class ProcessGroup:
         """Sends a value to `listen` in one process."""
         self._children[process].connection.send(value)
 
-    def expect(self, process: int, timeout_s: float = 30.0) -> Any:  # noqa: ANN401 - as told
+    def expect(self, process: int, timeout_s: float = 30.0) -> Any:
         """Waits for the next value that one process tells, and returns it."""
         child = self._children[process]
         limit = min(self._deadline, time.monotonic() + timeout_s)
