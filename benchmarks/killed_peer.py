@@ -27,7 +27,7 @@ from benchmarks.methods.registry import METHODS
 from benchmarks.refit_worker import RefitWorker
 from benchmarks.results import Kill, KillResults
 from benchmarks.targets import OURS, judge_kills
-from benchmarks.team import Team, free_port
+from benchmarks.team import Team
 
 __all__ = ["METHODS_KILLED", "main", "measure"]
 
@@ -140,7 +140,7 @@ def _kill_once(method: str, ballast: int, victim: int) -> Kill:
 
 def _kill_in(team: Team, folder: pathlib.Path, method: str, ballast: int, victim: int) -> Kill:
     lifeline = _Lifeline(folder / "lifeline")
-    team.call("open_case", _WORKLOAD, _PAIR, free_port())
+    team.call("open_case", _WORKLOAD, _PAIR)
     team.call("set_up", method)
     team.call("set_version", 1)
     team.post("hold", ballast, str(folder / "lifeline"), ranks=[victim])

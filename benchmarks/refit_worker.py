@@ -63,7 +63,7 @@ class RefitWorker:
 
     # The case: tensors and their contents.
 
-    def open_case(self, workload_name: str, pair_name: str, port: int) -> None:
+    def open_case(self, workload_name: str, pair_name: str) -> None:
         """Allocates this rank's shards and touches all of their pages."""
         workload, pair = WORKLOADS[workload_name], LAYOUT_PAIRS[pair_name]
         meshes = self._mesh(True, pair.source), self._mesh(False, pair.destination)
@@ -78,9 +78,7 @@ class RefitWorker:
         }
         folder = self._folder / f"{workload_name}-{pair_name}"
         folder.mkdir(exist_ok=True)
-        self._case = RankCase(
-            self._process, workload, pair, tensors, folder, self._groups, meshes, port
-        )
+        self._case = RankCase(self._process, workload, pair, tensors, folder, self._groups, meshes)
         self._samples = self._choose_samples()
 
     def close_case(self) -> None:

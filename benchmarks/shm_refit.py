@@ -25,7 +25,7 @@ from benchmarks.refit_worker import RankRound, RefitWorker
 from benchmarks.regions import region_of
 from benchmarks.results import CaseResult, MethodResult, RefitResults, Spread
 from benchmarks.targets import judge_refits
-from benchmarks.team import Team, free_port
+from benchmarks.team import Team
 from benchmarks.workloads import WORKLOADS
 
 __all__ = ["FULL", "QUICK", "Case", "main", "measure"]
@@ -105,7 +105,7 @@ def _run_cases(cases: list[Case], methods: list[str]) -> list[CaseResult]:
 
 def _run_case(team: Team, case: Case, methods: list[str]) -> CaseResult:
     report.progress(f"{case.workload}, pair {case.pair}: {LAYOUT_PAIRS[case.pair].about}")
-    team.call("open_case", case.workload, case.pair, free_port())
+    team.call("open_case", case.workload, case.pair)
     skipped: dict[str, str] = {}
     measured: list[_Measured] = []
     for version, name in enumerate(methods, start=1):

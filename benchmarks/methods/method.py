@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from benchmarks import memory
 from benchmarks.layout_pairs import LayoutPair, Side
 from benchmarks.regions import Region, Transfer, region_of, transfers_of
+from benchmarks.team import free_port
 from benchmarks.workloads import Parameter, Workload
 
 __all__ = ["Groups", "Method", "RankCase", "make_groups"]
@@ -72,7 +73,6 @@ class RankCase:
         folder: in shared memory, empty at first, the same for all ranks; removed after the case.
         groups: gloo groups.
         meshes: device meshes of both sides (source, destination).
-        port: a free TCP port on the loopback interface for methods that meet at an address.
     """
 
     process: int
@@ -82,7 +82,6 @@ class RankCase:
     folder: pathlib.Path
     groups: Groups
     meshes: tuple[DeviceMesh, DeviceMesh]
-    port: int
 
     @property
     def is_source(self) -> bool:
@@ -139,6 +138,12 @@ class Method(abc.ABC):
 
     def __init__(self, case: RankCase) -> None:
         self.case = case
+
+    def agreed_port(self) -> int:
+        """Returns a free TCP port, the same on all ranks. Collective: all ranks."""
+        port = torch.tensor([free_port() if self.case.process == 0 else 0])
+        dist.broadcast(port, src=0, group=self.case.groups.world)
+        return int(port[0])
 
     @classmethod
     def unavailable(cls) -> str | None:

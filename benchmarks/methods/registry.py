@@ -7,12 +7,15 @@ from benchmarks.methods.gather_broadcast import GatherBroadcast
 from benchmarks.methods.gloo_p2p import GlooBuckets, GlooPointToPoint
 from benchmarks.methods.method import Method
 from benchmarks.methods.one_copy import OneCopy
+from benchmarks.methods.ours import Ours, OursVerified
 from benchmarks.methods.torchstore import TorchStore
 
 __all__ = ["METHODS"]
 
 _ALL: tuple[type[Method], ...] = (
     OneCopy,
+    Ours,
+    OursVerified,
     GlooPointToPoint,
     GlooBuckets,
     TorchStore,

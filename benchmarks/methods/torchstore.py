@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
-import socket
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from benchmarks import memory
@@ -96,19 +94,10 @@ class TorchStore(Method):
             world_size=world,
             local_world_size=world,
             master_addr=_ADDRESS,
-            master_port=self._agreed_port(),
+            master_port=self.agreed_port(),
         )
         strategy = self._store.LocalRankStrategy()
         await self._store.initialize_spmd(strategy=strategy, env=environment)
-
-    def _agreed_port(self) -> int:
-        port = torch.zeros(1, dtype=torch.int64)
-        if self.case.process == 0:
-            with socket.socket() as probe:
-                probe.bind((_ADDRESS, 0))
-                port[0] = probe.getsockname()[1]
-        dist.broadcast(port, src=0, group=self.case.groups.world)
-        return int(port[0])
 
     async def _delete(self) -> None:
         await self._store.delete_batch(await self._store.keys(self._key))
