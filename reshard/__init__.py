@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from reshard.loopback import local_array, run_in_process
     from reshard.report import RefitReport
     from reshard.source import Source
+    from reshard.versions import show_versions
 
 __all__ = [
     "AnyLayout",
@@ -81,6 +82,7 @@ __all__ = [
     "reference_transfers",
     "run_in_process",
     "seed_of_name",
+    "show_versions",
 ]
 
 # Names whose modules need NumPy, ZeroMQ or the native library are loaded on first use.
@@ -90,6 +92,7 @@ _LAZY = {
     "Source": "reshard.source",
     "local_array": "reshard.loopback",
     "run_in_process": "reshard.loopback",
+    "show_versions": "reshard.versions",
 }
 
 

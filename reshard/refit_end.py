@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
@@ -11,6 +12,7 @@ from reshard.buffers import Buffer, BufferKey, check_buffers
 from reshard.contribution import Roster, make_contribution
 from reshard.control_messages import Role
 from reshard.dtypes import DType
+from reshard.environment import configure_logging
 from reshard.errors import LayoutError, ReshardError
 from reshard.matching import Casts
 from reshard.rendezvous import EpochExchange, Go, Rendezvous, local_member
@@ -20,6 +22,8 @@ from reshard.session import Session
 from reshard.tensor_spec import TensorSpec
 
 __all__ = ["RefitEnd"]
+
+_logger = logging.getLogger("reshard")
 
 _MEET_AGAIN, _VERIFY = 1, 2
 
@@ -62,6 +66,7 @@ class RefitEnd:
         min_destinations: int = 1,
         timeout_s: float = 60.0,
     ) -> None:
+        configure_logging()
         self.timeout_s = timeout_s
         self._role: Role = role
         self._ranks = tuple(ranks)
@@ -179,6 +184,7 @@ class RefitEnd:
             exchange.fail(error)
             self._drop_session()
             raise
+        _logger.info("%s: %s", self._role, self._report)
         return self._report
 
     def _before_move(self) -> None:
@@ -227,6 +233,7 @@ class RefitEnd:
             timeout_s=max(0.0, deadline - time.monotonic()),
         )
         self._session_epoch = go.epoch
+        _logger.info("%s: epoch %d, %r", self._role, go.epoch, self._session.plan)
         return self._session
 
     def _drop_session(self) -> None:
