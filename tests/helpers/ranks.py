@@ -140,6 +140,11 @@ class ProcessGroup:
         for child in self._children:
             child.close()
 
+    @property
+    def num_processes(self) -> int:
+        """How many processes were started."""
+        return len(self._children)
+
     def pid(self, process: int) -> int:
         """Returns the process id of one process."""
         return self._children[process].popen.pid
