@@ -27,8 +27,6 @@ from reshard.store_server import StoreServer
 _TIMEOUT_S = 60.0
 _WARM_UP_ROUNDS = 50
 
-type_of_pipe = multiprocessing.connection.Connection
-
 
 def _member(process: int, num_processes: int) -> Member:
     num_sources = num_processes // 2
