@@ -1,0 +1,108 @@
+"""The only file that looks at torch's version or at names that torch does not promise.
+
+Written for torch 2.6 and later, tested with 2.13. Each function says which private name it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+import torch
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.placement_types import Placement, _StridedShard
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from reshard import UnsupportedError
+
+__all__ = [
+    "blocks_of",
+    "is_wrapper",
+    "local_tensor",
+    "non_persistent_buffers",
+    "split_indices",
+    "unsharded_parameters",
+]
+
+
+def blocks_of(placement: Placement) -> int | None:
+    """Returns 1 for `Shard`, the split factor for `_StridedShard`, None for any other placement.
+
+    Private: `_StridedShard`; a subclass of `Shard` in older versions, so it is asked for first.
+    """
+    if isinstance(placement, _StridedShard):
+        return int(placement.split_factor)
+    return 1 if isinstance(placement, Shard) else None
+
+
+def split_indices(
+    placement: Placement, dim: int, indices: torch.Tensor, num_parts: int
+) -> list[torch.Tensor]:
+    """Returns the parts that torch itself makes of a vector of indices along `dim`.
+
+    Private: `_split_tensor` of both shard placements, which `distribute_tensor` uses.
+
+    Raises:
+        UnsupportedError: if this version of torch cannot divide the length over the parts.
+    """
+    along_dim = indices.view((1,) * dim + (-1,))
+    splitter = cast(Shard, placement)
+    try:
+        parts, _ = splitter._split_tensor(
+            along_dim, num_parts, with_padding=False, contiguous=False
+        )
+    except AssertionError as error:
+        raise UnsupportedError(
+            f"torch {torch.__version__} cannot divide {len(indices)} elements by {placement} over "
+            f"{num_parts} ranks ({error}). Use a newer torch, or an even size."
+        ) from error
+    return [part.reshape(-1) for part in parts]
+
+
+def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns the memory of this rank behind a tensor, without its autograd history.
+
+    Private: `AsyncCollectiveTensor`, the unfinished result of a collective, which is waited for.
+    """
+    if isinstance(tensor, DTensor):
+        with torch.no_grad():
+            local: torch.Tensor = tensor.to_local()
+    else:
+        local = tensor.detach()
+    if isinstance(local, AsyncCollectiveTensor):
+        local = local.wait()
+    return local
+
+
+def is_wrapper(tensor: torch.Tensor) -> bool:
+    """True for a tensor subclass without memory of its own, such as the quantised ones of torchao.
+
+    Private: `is_traceable_wrapper_subclass`.
+    """
+    return bool(is_traceable_wrapper_subclass(tensor))
+
+
+def non_persistent_buffers(module: torch.nn.Module) -> frozenset[str]:
+    """Returns the names of the buffers of one module, without its children, that are not saved.
+
+    Private: `_non_persistent_buffers_set`. `state_dict` would tell too, but runs hooks.
+    """
+    return frozenset(module._non_persistent_buffers_set)
+
+
+def unsharded_parameters(module: torch.nn.Module) -> Iterator[str]:
+    """Yields the FSDP2 modules in `module` whose parameters are gathered at the moment.
+
+    Private: the state of an FSDPModule and its parameter groups (in older versions, one group).
+    """
+    for name, child in module.named_modules():
+        if not isinstance(child, FSDPModule):
+            continue
+        state = child._get_fsdp_state()
+        groups = getattr(state, "_fsdp_param_groups", None)
+        if groups is None:
+            groups = [state._fsdp_param_group]
+        if any(group is not None and not group.is_sharded for group in groups):
+            yield name or type(child).__name__

@@ -1,0 +1,145 @@
+"""The torch trainer's end of a refit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import torch.distributed as dist
+
+import reshard
+from reshard import Casts, Padding, RefitReport
+from reshard_torch.forms import Forms
+from reshard_torch.side import Side
+from reshard_torch.tensors import TensorReader, Tensors
+
+__all__ = ["Source"]
+
+
+class Source:
+    """Publishes the weights of a module or of named tensors; rank 0 hosts the store.
+
+    Args:
+        address: `tcp://host:port` at which destinations meet this source.
+        tensors: a module, or name -> tensor, DTensor, or (tensor, layout[, global shape]). Plain
+            tensors are replicated.
+        forms: how stored tensors relate to canonical ones, such as
+            `reshard_torch.models.transformers_qwen3(config)`. None: they are stored as they are.
+        process_group: the ranks of this side; None means the default group, or this process alone
+            if there is none.
+        buffers: of a module, publish its persistent buffers too.
+        padding: what stored elements are that no canonical tensor covers: `refuse`, `keep`,
+            `zero`; for all, or by stored name.
+        token: shared secret of all programs; required unless the address is loopback.
+        casts: (source dtype, destination dtype) conversions that are wanted.
+        allow_unmatched: shell-style patterns of canonical names that may stay without a partner.
+        timeout_s: limit of every wait unless a call gives its own.
+        options: `staging_bytes`, `min_destinations`, `group` of `reshard.Source`.
+
+    Attributes:
+        report: the last finished refit, or None.
+
+    Raises:
+        LayoutError, UnsupportedError: naming the tensor that cannot be described.
+        RendezvousError: the address cannot be used.
+
+    Collective: every rank of the process group.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        tensors: Tensors,
+        *,
+        forms: Forms | None = None,
+        process_group: dist.ProcessGroup | None = None,
+        buffers: bool = False,
+        padding: Padding | Mapping[str, Padding] = "refuse",
+        token: str | None = None,
+        casts: Casts = (),
+        allow_unmatched: Iterable[str] = (),
+        timeout_s: float = 60.0,
+        **options: Any,  # noqa: ANN401 (those of reshard.Source)
+    ) -> None:
+        side = Side.of_group(process_group)
+        self._tensors = tensors
+        self._reader = TensorReader(side, forms=forms, buffers=buffers, padding=padding)
+        self._end = reshard.Source(
+            address,
+            self._reader.read(tensors).specs,
+            ranks=(side.rank,),
+            num_ranks=side.num_ranks,
+            process=side.rank,
+            num_processes=side.num_ranks,
+            token=token,
+            casts=casts,
+            allow_unmatched=allow_unmatched,
+            timeout_s=timeout_s,
+            **options,
+        )
+
+    @property
+    def address(self) -> str | None:
+        """Where destinations meet this source; only its rank 0 knows (port 0 picks a port)."""
+        return self._end.address
+
+    @property
+    def report(self) -> RefitReport | None:
+        """The last finished refit."""
+        return self._end.report
+
+    def publish(
+        self,
+        tensors: Tensors | None = None,
+        *,
+        version: int,
+        timeout_s: float | None = None,
+        verify: bool = True,
+    ) -> RefitReport:
+        """Moves the weights into every destination, and returns when all have all of them.
+
+        The tensors are read anew, so parameters may have been replaced since; if shapes, dtypes or
+        placements changed too, all programs plan anew. They may be changed again as soon as this
+        returns or raises.
+
+        Args:
+            tensors: the weights; None means those that the constructor got.
+            version: must be larger than that of the last finished publish.
+            timeout_s: limit for waiting and moving; None means that of the constructor.
+            verify: compare fingerprints of all tensors afterwards.
+
+        Raises:
+            LayoutError, PlanError, UnsupportedError: something does not fit; nothing moved.
+            TransferTimeout: somebody did not come; the message says who.
+            TransportError: a destination failed; the next publish goes on without it.
+            VerificationError: values differ after the refit.
+
+        Collective: every rank of the source, and `refit` on every rank of every destination.
+        """
+        if tensors is not None:
+            self._tensors = tensors
+        current = self._reader.read(self._tensors)
+        self._end.replace_specs(current.specs)
+        return self._end.publish(
+            current.buffers(), version=version, verify=verify, timeout_s=timeout_s
+        )
+
+    def describe_plan(self) -> str:
+        """Returns the summary of the current plan; there is one after the first refit."""
+        return self._end.describe_plan()
+
+    def close(self) -> None:
+        """Leaves, closes the store, and frees everything; closing twice is fine."""
+        self._end.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,243 @@
+"""The tensors of one side by name: specs for the plan, and buffers for every refit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from reshard import (
+    AnyLayout,
+    Buffer,
+    BufferKey,
+    Layout,
+    LayoutError,
+    Mesh,
+    Padding,
+    Part,
+    TensorSpec,
+    UnsupportedError,
+)
+from reshard_torch.buffers import buffer_of, has_memory
+from reshard_torch.compat import local_tensor, non_persistent_buffers, unsharded_parameters
+from reshard_torch.dtypes import dtype_of
+from reshard_torch.forms import Forms, parts_of, with_aliases
+from reshard_torch.layout import LayoutReader, own_boxes
+from reshard_torch.placed import Placed, resolve
+from reshard_torch.side import Side
+
+__all__ = ["TensorReader", "TensorSet", "Tensors"]
+
+Tensors = (
+    torch.nn.Module
+    | Mapping[
+        str,
+        torch.Tensor
+        | tuple[torch.Tensor, AnyLayout]
+        | tuple[torch.Tensor, AnyLayout, tuple[int, ...] | None],
+    ]
+)
+"""A module, or name -> tensor, DTensor, or (tensor, layout[, global shape])."""
+
+# What torch.compile and activation checkpointing put into the names of what they wrap.
+_WRAPPER_NAMES = ("_orig_mod.", "_checkpoint_wrapped_module.")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSet:
+    """Tensors as they were when read.
+
+    Attributes:
+        rank: of this process, on its side.
+        specs: what each stored tensor is; the same object as long as nothing but addresses changes.
+        tensors: stored name -> the tensor; further names of the same memory are left out.
+    """
+
+    rank: int
+    specs: tuple[TensorSpec, ...]
+    tensors: Mapping[str, torch.Tensor]
+
+    def buffers(self) -> dict[BufferKey, Buffer]:
+        """Returns where the tensors are now.
+
+        Raises:
+            LayoutError, UnsupportedError: naming a tensor without usable memory.
+        """
+        return {(self.rank, name): buffer_of(each, name) for name, each in self.tensors.items()}
+
+    def mark_written(self) -> None:
+        """Tells autograd that the memory of all tensors changed, as an in-place operation would."""
+        for tensor in self.tensors.values():
+            torch.autograd.graph.increment_version((tensor, local_tensor(tensor)))
+
+    def check_unmoved(self, buffers: Mapping[BufferKey, Buffer]) -> None:
+        """Checks that the tensors are still where the buffers say.
+
+        Raises:
+            LayoutError: naming a tensor that got other memory meanwhile.
+        """
+        for name, tensor in self.tensors.items():
+            local, buffer = local_tensor(tensor), buffers[self.rank, name]
+            if not buffer.is_empty and local.data_ptr() != buffer.address:
+                raise LayoutError(
+                    f"{name}: its memory moved from {buffer.address:#x} to {local.data_ptr():#x} "
+                    "during the refit, so it does not hold what arrived. Leave the tensors alone "
+                    "while a refit runs."
+                )
+
+
+class TensorReader:
+    """Reads the tensors of a module or mapping, again for every refit.
+
+    Args:
+        side: the rank of this process.
+        forms: canonical tensors in each stored tensor.
+        buffers: of a module, take its persistent buffers too.
+        padding: per stored name, or for all, what elements are that no canonical tensor covers.
+    """
+
+    def __init__(
+        self,
+        side: Side,
+        *,
+        forms: Forms | None = None,
+        buffers: bool = False,
+        padding: Padding | Mapping[str, Padding] = "refuse",
+    ) -> None:
+        self._side = side
+        self._forms = forms
+        self._takes_buffers = buffers
+        self._padding = padding
+        self._reader = LayoutReader(side.rank_of, side.num_ranks)
+        self._whole = Layout.replicated(Mesh(("replica",), (side.num_ranks,)))
+        self._metadata: dict[str, _Metadata] = {}
+        self._specs: tuple[TensorSpec, ...] = ()
+
+    def read(self, tensors: Tensors) -> TensorSet:
+        """Returns the tensors as they are now; specs are made anew only if metadata changed.
+
+        A plain tensor is taken to be replicated over the ranks that have it. Names of one storage
+        (tied weights) become aliases of the first of them.
+
+        Raises:
+            LayoutError, UnsupportedError: naming the tensor that cannot be described.
+        """
+        entries = {
+            name: self._entry(name, given) for name, given in _named(tensors, self._takes_buffers)
+        }
+        first_names = _first_names(entries)
+        metadata = {
+            name: _Metadata(entry.shape, entry.local.dtype, entry.layout, first_names[name])
+            for name, entry in entries.items()
+        }
+        if metadata != self._metadata:
+            self._specs = self._make_specs(metadata)
+            self._metadata = metadata
+        stored = {name: entries[name].tensor for name in first_names if first_names[name] == name}
+        return TensorSet(self._side.rank, self._specs, stored)
+
+    def _entry(self, name: str, given: object) -> _Entry:
+        rank = self._side.rank
+        if isinstance(given, DTensor):
+            shape, layout = self._reader.read(name, given)
+            return _Entry(given, local_tensor(given), shape, layout)
+        if isinstance(given, torch.Tensor):
+            local = local_tensor(given)
+            shape = tuple(local.shape)
+            is_alone = self._side.num_ranks == 1
+            whole = self._whole if is_alone else own_boxes(self._whole, rank, shape)
+            return _Entry(given, local, shape, whole)
+        if isinstance(given, tuple) and len(given) in (2, 3):
+            placed = Placed(*given)
+            shape = resolve(name, placed, rank)
+            return _Entry(placed.tensor, local_tensor(placed.tensor), shape, placed.layout)
+        raise LayoutError(
+            f"{name}: {type(given).__name__} is not a tensor, nor (tensor, layout) or (tensor, "
+            "layout, global shape)."
+        )
+
+    def _make_specs(self, metadata: Mapping[str, _Metadata]) -> tuple[TensorSpec, ...]:
+        _check_names("forms", self._forms, metadata)
+        _check_names("padding", self._padding, metadata)
+        parts: dict[str, tuple[Part, ...]] = {}
+        for name, (shape, _, _, first) in metadata.items():
+            own = parts_of(self._forms, name, shape)
+            parts[first] = with_aliases(first, parts[first], name, own) if first in parts else own
+        specs = []
+        for name, stored_parts in parts.items():
+            shape, torch_dtype, layout, _ = metadata[name]
+            try:
+                dtype = dtype_of(torch_dtype)
+            except UnsupportedError as error:
+                raise UnsupportedError(f"{name}: {error}") from None
+            specs.append(
+                TensorSpec(name, shape, dtype, layout, stored_parts, self._padding_of(name))
+            )
+        return tuple(specs)
+
+    def _padding_of(self, name: str) -> Padding:
+        if isinstance(self._padding, Mapping):
+            return self._padding.get(name, "refuse")
+        return self._padding
+
+
+class _Entry(NamedTuple):
+    tensor: torch.Tensor
+    local: torch.Tensor
+    shape: tuple[int, ...]
+    layout: AnyLayout
+
+
+class _Metadata(NamedTuple):
+    """What a plan depends on; neither address nor strides are in it."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    layout: AnyLayout
+    first_name: str
+
+
+def _named(tensors: Tensors, takes_buffers: bool) -> Iterator[tuple[str, object]]:
+    if not isinstance(tensors, torch.nn.Module):
+        yield from tensors.items()
+        return
+    for gathered in unsharded_parameters(tensors):
+        raise LayoutError(
+            f"{gathered}: FSDP holds its parameters gathered, as after a forward pass, so they are "
+            "not in their sharded layout. Call module.reshard() on it first."
+        )
+    for name, parameter in tensors.named_parameters(remove_duplicate=False):
+        yield _without_wrappers(name), parameter
+    if takes_buffers:
+        for prefix, module in tensors.named_modules():
+            hidden = non_persistent_buffers(module)
+            for name, buffer in module.named_buffers(prefix, recurse=False):
+                if name.rpartition(".")[2] not in hidden:
+                    yield _without_wrappers(name), buffer
+
+
+def _without_wrappers(name: str) -> str:
+    for wrapper in _WRAPPER_NAMES:
+        name = name.replace(wrapper, "")
+    return name
+
+
+def _first_names(entries: Mapping[str, _Entry]) -> dict[str, str]:
+    """Returns, for each name, the first name of the same memory."""
+    first: dict[object, str] = {}
+    names = {}
+    for name, (tensor, local, shape, layout) in entries.items():
+        where: object = id(tensor)
+        if has_memory(local):
+            where = local.data_ptr(), tuple(local.stride()), local.dtype, tuple(local.shape)
+        names[name] = first.setdefault((where, shape, layout), name)
+    return names
+
+
+def _check_names(what: str, given: object, metadata: Mapping[str, _Metadata]) -> None:
+    unknown = sorted(given.keys() - metadata.keys()) if isinstance(given, Mapping) else []
+    if unknown:
+        raise LayoutError(f"{what} name tensors that are not there: {', '.join(unknown[:10])}.")
