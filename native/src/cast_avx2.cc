@@ -115,7 +115,10 @@ struct Lanes<DType::kBF16> {
     const __m256i bits = _mm256_castps_si256(floats);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
     const __m256i bias = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF));
-    const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, bias), 16);
+    return _mm256_srli_epi32(_mm256_add_epi32(bits, bias), 16);
+  }
+  RESHARD_AVX2 static __m256i replace_nans(__m256i rounded, __m256 floats) {
+    const __m256i bits = _mm256_castps_si256(floats);
     const __m256i sign = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(0x8000));
     const __m256i quiet = _mm256_or_si256(sign, _mm256_set1_epi32(0x7FC0));
     const __m256 is_nan = _mm256_cmp_ps(floats, floats, _CMP_UNORD_Q);
@@ -123,7 +126,14 @@ struct Lanes<DType::kBF16> {
   }
   template <bool streaming>
   RESHARD_AVX2 static void store(std::byte* dst, const Floats16& floats) {
-    store_32<streaming>(dst, narrow_to_16(round(floats.low), round(floats.high)));
+    __m256i low = round(floats.low);
+    __m256i high = round(floats.high);
+    const __m256 any_nan = _mm256_cmp_ps(floats.low, floats.high, _CMP_UNORD_Q);
+    if (__builtin_expect(_mm256_movemask_ps(any_nan) != 0, 0)) {
+      low = replace_nans(low, floats.low);
+      high = replace_nans(high, floats.high);
+    }
+    store_32<streaming>(dst, narrow_to_16(low, high));
   }
 };
 
@@ -202,15 +212,37 @@ struct Lanes<DType::kF8E5M2> {
 template <DType dtype>
 constexpr auto kWidth = static_cast<std::int64_t>(sizeof(typename Codec<dtype>::Bits));
 
-template <DType from, DType to, bool streaming>
+// How far ahead a long run is prefetched. The hardware prefetcher stops at the end of a page, and
+// a conversion keeps too many instructions in flight to run ahead of its loads by itself.
+constexpr std::int64_t kAhead = 16 * 1024;
+
+template <DType from, DType to, bool streaming, bool prefetching>
 RESHARD_AVX2 void cast_blocks(const std::byte* in, std::byte* out, std::int64_t blocks) {
   constexpr std::int64_t in_step = 16 * kWidth<from>;
   constexpr std::int64_t out_step = 16 * kWidth<to>;
-  for (std::int64_t i = 0; i < blocks; ++i) {
-    Lanes<to>::template store<streaming>(out, Lanes<from>::load(in));
-    in += in_step;
-    out += out_step;
+  for (std::int64_t i = 0; i + 2 <= blocks; i += 2) {
+    if constexpr (prefetching) {
+      for (std::int64_t at = 0; at < 2 * in_step; at += 64) {
+        _mm_prefetch(reinterpret_cast<const char*>(in + kAhead + at), _MM_HINT_T0);
+      }
+    }
+    const Floats16 first = Lanes<from>::load(in);
+    const Floats16 second = Lanes<from>::load(in + in_step);
+    Lanes<to>::template store<streaming>(out, first);
+    Lanes<to>::template store<streaming>(out + out_step, second);
+    in += 2 * in_step;
+    out += 2 * out_step;
   }
+  if (blocks % 2 != 0) Lanes<to>::template store<streaming>(out, Lanes<from>::load(in));
+}
+
+template <DType from, DType to, bool streaming>
+void cast_prefetched(const std::byte* in, std::byte* out, std::int64_t blocks) {
+  constexpr std::int64_t ahead = kAhead / (16 * kWidth<from>);
+  const std::int64_t first = blocks > ahead ? (blocks - ahead) / 2 * 2 : 0;
+  cast_blocks<from, to, streaming, true>(in, out, first);
+  cast_blocks<from, to, streaming, false>(in + first * 16 * kWidth<from>,
+                                          out + first * 16 * kWidth<to>, blocks - first);
 }
 
 // Streaming needs aligned stores; runs whose elements never meet an alignment are cached.
@@ -224,10 +256,10 @@ void cast_run(const std::byte* in, std::byte* out, std::int64_t count, bool stre
     const std::int64_t head = over == 0 ? 0 : (64 - over) / out_size;
     cast_plain<from, to>(in, out, head, false);
     const std::int64_t blocks = (count - head) / 16;
-    cast_blocks<from, to, true>(in + head * in_size, out + head * out_size, blocks);
+    cast_prefetched<from, to, true>(in + head * in_size, out + head * out_size, blocks);
     done = head + blocks * 16;
   } else {
-    cast_blocks<from, to, false>(in, out, count / 16);
+    cast_prefetched<from, to, false>(in, out, count / 16);
     done = count / 16 * 16;
   }
   cast_plain<from, to>(in + done * in_size, out + done * out_size, count - done, false);

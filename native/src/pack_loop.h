@@ -15,7 +15,8 @@ void for_each_index(const CopyDim* dims, int ndim, std::byte* dst, const std::by
                     const Visit& visit) {
   if (ndim == 0) return visit(dst, src);
   const CopyDim& last = dims[ndim - 1];
-  std::int64_t at[kMaxDims] = {};
+  std::int64_t at[kMaxDims];
+  for (int k = 0; k < ndim - 1; ++k) at[k] = 0;
   for (;;) {
     for (std::int64_t i = 0; i < last.size; ++i) visit(dst + i * last.dst, src + i * last.src);
     int k = ndim - 2;

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "pack_moves.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -12,31 +14,6 @@ namespace reshard {
 namespace {
 
 constexpr std::int64_t kCacheLine = 64;
-
-// A copy whose width the compiler knows becomes one or a few moves.
-template <std::int64_t width>
-inline void move(std::byte* dst, const std::byte* src) {
-  std::memcpy(dst, src, static_cast<std::size_t>(width));
-}
-
-// `size` in [width, 2 * width]: two moves that may overlap.
-template <std::int64_t width>
-inline void move_pair(std::byte* dst, const std::byte* src, std::int64_t size) {
-  const std::int64_t last = size - width;
-  std::byte tail[static_cast<std::size_t>(width)];
-  move<width>(tail, src + last);
-  move<width>(dst, src);
-  move<width>(dst + last, tail);
-}
-
-inline void move_below_64(std::byte* dst, const std::byte* src, std::int64_t size) {
-  if (size >= 32) return move_pair<32>(dst, src, size);
-  if (size >= 16) return move_pair<16>(dst, src, size);
-  if (size >= 8) return move_pair<8>(dst, src, size);
-  if (size >= 4) return move_pair<4>(dst, src, size);
-  if (size >= 2) return move_pair<2>(dst, src, size);
-  if (size == 1) *dst = *src;
-}
 
 template <std::int64_t width>
 void rows_of_width(std::byte* dst, std::int64_t dst_step, const std::byte* src,
@@ -82,7 +59,7 @@ void rows_of_memcpy(std::byte* dst, std::int64_t dst_step, const std::byte* src,
 
 // How far ahead of the copy the source is prefetched, in copy order. The hardware follows one run
 // but cannot guess where the next one starts.
-constexpr std::int64_t kAhead = 4096;
+constexpr std::int64_t kAhead = 8192;
 
 // Copies whole cache lines to aligned `dst`, prefetching as many from `ahead`.
 __attribute__((target("avx2"))) void stream_lines(std::byte* dst, const std::byte* src,

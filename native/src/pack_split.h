@@ -24,17 +24,17 @@ template <typename Visit>
 class RangeSplit {
  public:
   RangeSplit(const StridedBox& box, int banded, const Visit& visit)
-      : box_(box), banded_(banded), visit_(visit) {
-    std::int64_t elements = 1;
-    for (int k = box.ndim - 1; k >= 0; --k) {
-      elements_per_index_[k] = elements;
-      elements *= box.size[k];
-    }
-  }
+      : box_(box), banded_(banded), visit_(visit) {}
 
   void split(std::int64_t first, std::int64_t count) {
     if (count <= 0) return;
     if (box_.ndim == 0) return visit_(part_);
+    std::int64_t elements = 1;
+    for (int k = box_.ndim - 1; k >= 0; --k) {
+      elements_per_index_[k] = elements;
+      elements *= box_.size[k];
+    }
+    if (count == elements) return visit_rows(0, 0, box_.size[0]);
     split_dim(0, first, first + count);
   }
 
@@ -98,8 +98,8 @@ class RangeSplit {
   const StridedBox& box_;
   const int banded_;
   const Visit& visit_;
-  std::int64_t elements_per_index_[kMaxDims] = {};
-  BoxPart part_ = {};
+  std::int64_t elements_per_index_[kMaxDims];
+  BoxPart part_;
 };
 
 }  // namespace reshard

@@ -7,7 +7,8 @@
 #include <immintrin.h>
 
 #include <algorithm>
-#include <cstring>
+
+#include "pack_moves.h"
 #endif
 
 namespace reshard {
@@ -192,7 +193,7 @@ class TiledTranspose {
           prefetch_near(rows[i] + kNearRows * shape_.src_step + last_byte);
         }
         if (columns < 2 * n) {
-          std::memcpy(padded[i], rows[i], static_cast<std::size_t>(columns * width));
+          move_below_64(padded[i], rows[i], columns * width);
           rows[i] = padded[i];
         }
       }
