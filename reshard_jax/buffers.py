@@ -41,13 +41,28 @@ def source_buffers(
         LayoutError: if an array was deleted or donated before.
         UnsupportedError: if its memory is tiled.
     """
+    _check_alive(description, arrays, None)
+    try:
+        jax.block_until_ready(list(arrays))  # type: ignore[no-untyped-call]
+        return _buffers(description, arrays)
+    except (RuntimeError, ValueError) as error:
+        # Another thread may donate an array while its shards are being taken hold of.
+        _check_alive(description, arrays, error)
+        raise
+
+
+def _check_alive(
+    description: Description, arrays: Sequence[jax.Array], error: Exception | None
+) -> None:
     for spec, array in zip(description.specs, arrays, strict=True):
         if array.is_deleted():
             raise LayoutError(
                 f"{spec.name}: the array was deleted or donated. Publish the parameters that the "
                 "training step returned."
-            )
-    jax.block_until_ready(list(arrays))  # type: ignore[no-untyped-call]
+            ) from error
+
+
+def _buffers(description: Description, arrays: Sequence[jax.Array]) -> dict[BufferKey, Buffer]:
     rank_of = description.ranks.of
     buffers: dict[BufferKey, Buffer] = {}
     for spec, array in zip(description.specs, arrays, strict=True):
