@@ -141,3 +141,25 @@ check: lint types generate-check ## All static checks
 .PHONY: wheel
 wheel: setup ## Build the wheel into dist/
 	@$(BIN)/pip wheel -qq --no-deps --wheel-dir dist .
+
+# ---- benchmarks (benchmarks/README.md)
+
+.PHONY: bench bench-quick bench-torchstore
+bench: build ## Measure refits beside their peers, plans, kills, packing (about ten minutes)
+	@$(BIN)/python -m benchmarks.run_all
+
+bench-quick: build ## The same with small workloads (about a minute)
+	@$(BIN)/python -m benchmarks.run_all --quick
+
+.venv-torchstore/.installed: benchmarks/requirements-torchstore.txt $(PACKAGE_SOURCES) | check-python
+	@test -n "$(TORCHSTORE)" || { echo "name a checkout or URL of torchstore:" \
+		"make bench-torchstore TORCHSTORE=... (benchmarks/README.md)" >&2; exit 1; }
+	@echo "setting up .venv-torchstore"
+	@test -x .venv-torchstore/bin/pip || $(PYTHON) -m venv .venv-torchstore
+	@.venv-torchstore/bin/pip install -qq -r $< -e .
+	@.venv-torchstore/bin/pip install -qq --no-deps "$(TORCHSTORE)"
+	@touch $@
+
+bench-torchstore: .venv-torchstore/.installed ## Refits with torchstore as one more peer
+	@TORCHSTORE_LOG_LEVEL=ERROR .venv-torchstore/bin/python -m benchmarks.shm_refit \
+		--methods one_copy ours torchstore

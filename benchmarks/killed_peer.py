@@ -14,6 +14,7 @@ import dataclasses
 import pathlib
 import shutil
 import socket
+import struct
 import sys
 import tempfile
 import threading
@@ -24,22 +25,25 @@ import torch
 from benchmarks import memory, report
 from benchmarks.machine import describe_machine
 from benchmarks.methods.registry import METHODS
-from benchmarks.refit_worker import RefitWorker
+from benchmarks.refit_worker import RankRound, RefitWorker
 from benchmarks.results import Kill, KillResults
 from benchmarks.targets import OURS, judge_kills
-from benchmarks.team import Team
+from benchmarks.team import Team, TeamError
 
 __all__ = ["METHODS_KILLED", "main", "measure"]
 
 METHODS_KILLED = ("gloo_p2p", OURS)
 _NUM_SOURCES, _NUM_PROCESSES = 2, 4
-_WORKLOAD, _PAIR = "dense-25m", "A2"
+# Source process 0 hosts the store at which everybody meets.
+_VICTIMS = {3: "destination 1", 1: "source 1", 0: "source 0 (store)"}
+_WORKLOAD, _PAIR = "dense-400m", "A2"
 _SHARED_MEMORY = pathlib.Path("/dev/shm")
 _MIB = 1 << 20
-# Refits run this long before the kill, so that it meets them in the middle.
-_RUN_UP_S = 0.5
+_MOMENT = struct.Struct("d")
+_RUN_UP_S = 30.0
 _SURVIVORS_LIMIT_S = 5.0
 _BALLAST_LIMIT_S = 60.0
+_REFITS_BEFORE = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +59,10 @@ class Survival:
 class MortalWorker(RefitWorker):
     """A rank that refits until something fails."""
 
+    def tell_starts(self, path: str) -> None:
+        """Says to which file the starts of refits are written."""
+        self._clock = pathlib.Path(path)
+
     def hold(self, nbytes: int, socket_path: str) -> int:
         """Touches a ballast and connects to the controller; returns the resident memory."""
         self._ballast = torch.ones(nbytes, dtype=torch.uint8)
@@ -63,9 +71,10 @@ class MortalWorker(RefitWorker):
         return memory.read_memory().resident
 
     def refit_until_error(self, method: str) -> Survival:
-        """Refits again and again; returns what ended it."""
+        """Refits again and again, telling when each one starts; returns what ended them."""
         count = 0
         while True:
+            self._clock.write_bytes(_MOMENT.pack(time.monotonic()))
             try:
                 self._methods[method].refit(self._version + count)
             except RuntimeError as error:
@@ -112,7 +121,7 @@ def measure(methods: list[str], ballasts_mib: list[int]) -> KillResults:
         if reason is not None:
             skipped[method] = reason
             continue
-        victims = [_NUM_PROCESSES - 1, 0] if method == OURS else [_NUM_PROCESSES - 1]
+        victims = list(_VICTIMS) if method == OURS else [_NUM_PROCESSES - 1]
         kills += _kill_each(method, [mib * _MIB for mib in ballasts_mib], victims)
     return KillResults(machine, kills, skipped)
 
@@ -147,17 +156,19 @@ def _kill_in(team: Team, folder: pathlib.Path, method: str, ballast: int, victim
     lifeline.accept()
     resident = team.collect("hold", [victim], _BALLAST_LIMIT_S)[0]
     everyone = range(_NUM_PROCESSES)
+    typical = _typical_seconds(team, method)
+    for rank in everyone:
+        team.call("tell_starts", str(folder / f"starts-{rank}"), ranks=[rank])
     team.post("refit_until_error", method, ranks=everyone)
-    time.sleep(_RUN_UP_S)
+    _wait_for_the_middle(folder / f"starts-{victim}", typical)
     killed_at = team.kill_rank(victim)
     survivors = [rank for rank in everyone if rank != victim]
     seen: list[Survival] = team.collect_some(survivors, _SURVIVORS_LIMIT_S)
     lifeline.close()
     delays = sorted(survival.moment - killed_at for survival in seen)
-    side = "source" if victim < _NUM_SOURCES else "destination"
     return Kill(
         method=method,
-        victim=f"{side} process",
+        victim=_VICTIMS[victim],
         ballast_bytes=ballast,
         resident_bytes=resident,
         refits_before=max((survival.refits_before for survival in seen), default=0),
@@ -166,6 +177,32 @@ def _kill_in(team: Team, folder: pathlib.Path, method: str, ballast: int, victim
         socket_eof_s=lifeline.closed_at - killed_at if lifeline.closed_at else None,
         errors=[f"{survival.error}: {survival.text}" for survival in seen],
     )
+
+
+def _typical_seconds(team: Team, method: str) -> float:
+    """Returns the time of a refit once everything is set up."""
+    seconds: list[float] = []
+    for _ in range(3):
+        rounds: list[RankRound] = team.call("refit", method, 0.0)
+        seconds.append(max(r.ended for r in rounds) - max(r.started for r in rounds))
+    return min(seconds)
+
+
+def _wait_for_the_middle(starts: pathlib.Path, typical_s: float) -> None:
+    """Returns half a refit after the victim has started a refit that is not its first."""
+    deadline = time.monotonic() + _RUN_UP_S
+    begun: list[bytes] = []
+    while time.monotonic() < deadline:
+        moment = starts.read_bytes() if starts.exists() else b""
+        if len(moment) == _MOMENT.size and moment not in begun:
+            begun.append(moment)
+        if len(begun) == _REFITS_BEFORE:
+            left = _MOMENT.unpack(moment)[0] + typical_s / 2 - time.monotonic()
+            time.sleep(max(0.0, left))
+            return
+        time.sleep(0.001)
+    message = f"the refits did not go on for {_RUN_UP_S:.0f} s"
+    raise TeamError(message)
 
 
 def main(arguments: list[str] | None = None) -> int:

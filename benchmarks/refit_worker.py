@@ -162,6 +162,10 @@ class RefitWorker:
         cpu_s = _cpu_seconds() - cpu_before
         return RankRound(started, ended, cpu_s, before, memory.read_memory())
 
+    def note(self, method: str) -> str:
+        """Returns what a method says about its last refit."""
+        return self._methods[method].note()
+
     def settled_memory(self) -> memory.Memory:
         """Returns the memory after everything that is free was given back."""
         memory.settle()

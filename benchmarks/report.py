@@ -80,6 +80,9 @@ def print_refits(results: RefitResults) -> None:
         for method in case.methods:
             for complaint in method.complaints[:3]:
                 print(f"  {method.method} WRONG: {complaint}")
+            if method.first_note:
+                print(f"  {method.method}, first refit: {method.first_note}")
+                print(f"  {method.method}, last refit: {method.last_note}")
         for name, reason in case.skipped.items():
             print(f"  {name} did not run: {reason}")
         print(f"  checker's negative control: {case.negative_control}\n")

@@ -42,7 +42,8 @@ class MethodResult:
 
     Memory is the largest of any process of the side, beyond its own shards; `outside_bytes` is what
     lies in files in shared memory or in processes of the method's own. `verified` means that every
-    bit of every destination was right.
+    bit of every destination was right. The notes are what the method says about its first and its
+    last refit.
     """
 
     method: str
@@ -56,6 +57,8 @@ class MethodResult:
     source_extra_bytes: int
     destination_extra_bytes: int
     outside_bytes: int
+    first_note: str
+    last_note: str
 
 
 @dataclasses.dataclass(frozen=True)

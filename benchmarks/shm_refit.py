@@ -70,6 +70,8 @@ class _Measured:
     held: list[Memory]
     outside_bytes: int
     complaints: list[str]
+    first_note: str
+    last_note: str = ""
     rehearsal: list[RankRound] = dataclasses.field(default_factory=list)
     rounds: list[list[RankRound]] = dataclasses.field(default_factory=list)
 
@@ -117,6 +119,8 @@ def _run_case(team: Team, case: Case, methods: list[str]) -> CaseResult:
         measured.append(_prepare(team, name, version))
     overlooked = _all(team.call("negative_control"))
     _time_in_turns(team, measured, case.repetitions)
+    for method in measured:
+        method.last_note = team.call("note", method.name, ranks=[0])[0]
     measured[-1].complaints += _all(team.call("check"))
     for method in measured:
         team.call("tear_down", method.name)
@@ -132,12 +136,13 @@ def _prepare(team: Team, name: str, version: int) -> _Measured:
     team.call("set_version", version)
     outside_before = sum(team.call("outside_bytes", name))
     first = _round(team, name)
+    note = team.call("note", name, ranks=[0])[0]
     held = team.call("settled_memory")
     outside = sum(team.call("outside_bytes", name)) - outside_before
     complaints: list[str] = _all(team.call("check"))
     verdict = "every bit right" if not complaints else f"WRONG: {complaints[0]}"
     report.progress(f"  {name}: {verdict}, first refit {_seconds(first):.3f} s")
-    return _Measured(name, set_up, set_up_s, first, held, outside, complaints)
+    return _Measured(name, set_up, set_up_s, first, held, outside, complaints, note)
 
 
 def _time_in_turns(team: Team, measured: list[_Measured], repetitions: int) -> None:
@@ -201,6 +206,8 @@ def _method_result(measured: _Measured, num_sources: int) -> MethodResult:
         source_extra_bytes=max(extra[:num_sources]),
         destination_extra_bytes=max(extra[num_sources:]),
         outside_bytes=measured.outside_bytes,
+        first_note=measured.first_note,
+        last_note=measured.last_note,
     )
 
 

@@ -80,6 +80,11 @@ _ALL = (
         "the same 129 parameters with every width divided by eight, 24 MB",
         _dense(hidden=256, ffn=704, heads=4, kv_heads=1, vocabulary=4000, layers=14),
     ),
+    Workload(
+        "dense-400m",
+        "the same 129 parameters with every width halved, 397 MB",
+        _dense(hidden=1024, ffn=2816, heads=16, kv_heads=8, vocabulary=16000, layers=14),
+    ),
     Workload("tiny-1000", "1,000 parameters of (256, 16), 8 KiB each", _small(1000)),
     Workload("small-200", "200 parameters of (256, 16), 8 KiB each", _small(200)),
 )

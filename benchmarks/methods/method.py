@@ -168,5 +168,9 @@ class Method(abc.ABC):
     def refit(self, version: int) -> None:
         """Brings the source's contents into the destination's tensors. Collective: all ranks."""
 
+    def note(self) -> str:
+        """Returns what the method itself says about its last refit, in one line, or nothing."""
+        return ""
+
     def tear_down(self) -> None:  # noqa: B027 (most methods hold nothing)
         """Releases what set_up made. Collective: all ranks."""

@@ -48,6 +48,12 @@ class Ours(Method):
         else:
             self._end.refit()
 
+    def note(self) -> str:
+        """Returns the phases of the last refit (of the slowest process) and the busiest times."""
+        report = self._end.report
+        phases = {**report.phases, **report.busy}
+        return ", ".join(f"{name} {seconds * 1e3:.1f} ms" for name, seconds in phases.items())
+
     def tear_down(self) -> None:
         """Closes the end."""
         self._end.close()
