@@ -56,8 +56,12 @@ def filled(
 ) -> torch.Tensor:
     """Returns a whole tensor with its pattern."""
     dtype = DType.of(dtype)
-    flat = torch.from_numpy(_whole(name, shape, dtype, version).reshape(-1).view(np.uint8).copy())
-    return flat.view(torch_dtype_of(dtype)).reshape(shape)
+    tensor = torch.empty(shape, dtype=torch_dtype_of(dtype))
+    if tensor.numel():
+        content = np.ascontiguousarray(_whole(name, shape, dtype, version)).reshape(-1)
+        flat = torch.from_numpy(content.view(np.uint8))
+        tensor.view(-1).view(torch.uint8).copy_(flat)
+    return tensor
 
 
 def check_local(
@@ -84,8 +88,11 @@ def check_local(
 
 def bits_of(tensor: torch.Tensor) -> patterns.Array:
     """Returns the bits of a tensor of any strides, in the form of `patterns`."""
-    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
-    return flat.view(patterns.bit_dtype(tensor.element_size())).reshape(tuple(tensor.shape))
+    bits = np.empty(tuple(tensor.shape), patterns.bit_dtype(tensor.element_size()))
+    if tensor.numel():
+        flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+        bits[...] = flat.view(bits.dtype).reshape(bits.shape)
+    return bits
 
 
 def _whole(name: str, shape: tuple[int, ...], dtype: DType, version: int) -> patterns.Array:
