@@ -88,7 +88,7 @@ def check(status: int) -> None:
 
 
 def is_abort(error: TransportError) -> bool:
-    """True if a run ended because another process gave up; the cause is then over there."""
+    """Says whether a run ended because another process gave up; the cause is then over there."""
     return error.status == int(_lib.RESHARD_STATUS_ABORTED)
 
 

@@ -59,6 +59,7 @@ struct Shared {
   std::int64_t start_ns[kMaxProcesses];
   std::int64_t end_ns[kMaxProcesses];
   std::int64_t cpu_ns[kMaxProcesses];
+  std::int64_t system_ns[kMaxProcesses];
   std::int64_t switches[kMaxProcesses];
   std::int64_t wait_ns[kMaxProcesses];
 };
@@ -248,6 +249,7 @@ class Process {
     rusage after{};
     getrusage(RUSAGE_SELF, &after);
     shared_.cpu_ns[index_] = cpu_ns(after) - cpu_ns(before);
+    shared_.system_ns[index_] = system_ns(after) - system_ns(before);
     shared_.switches[index_] =
         after.ru_nvcsw - before.ru_nvcsw + after.ru_nivcsw - before.ru_nivcsw;
     pthread_barrier_wait(&shared_.barrier);
@@ -263,6 +265,10 @@ class Process {
   static std::int64_t cpu_ns(const rusage& usage) {
     return (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1'000'000'000 +
            (usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1000;
+  }
+
+  static std::int64_t system_ns(const rusage& usage) {
+    return usage.ru_stime.tv_sec * 1'000'000'000 + usage.ru_stime.tv_usec * 1000;
   }
 
   void clear() {
@@ -396,15 +402,23 @@ std::vector<Shape> dense_model(std::int64_t scale) {
   return shapes;
 }
 
+// Sums over all processes, per round.
+struct Costs {
+  double cpu_ms = 0;
+  double system_ms = 0;
+  double switches = 0;
+  double wait_ms = 0;
+};
+
 void report(const char* name, std::vector<double> ms, const Settings& settings, double bytes,
-            double cpu_ms, double switches, double wait_ms) {
+            const Costs& costs) {
   std::sort(ms.begin(), ms.end());
   const double median = ms[ms.size() / 2];
   std::printf(
-      "%-5s %-5s min %8.3f  median %8.3f  max %8.3f ms  %6.2f GB/s  cpu %7.1f ms  "
-      "switches %6.0f  wait %7.1f ms\n",
-      settings.workload.c_str(), name, ms.front(), median, ms.back(), bytes / median / 1e6, cpu_ms,
-      switches, wait_ms);
+      "%-5s %-5s min %8.3f  median %8.3f  max %8.3f ms  %6.2f GB/s  cpu %6.1f ms (system %5.1f)  "
+      "switches %5.0f  asleep %6.1f ms\n",
+      settings.workload.c_str(), name, ms.front(), median, ms.back(), bytes / median / 1e6,
+      costs.cpu_ms, costs.system_ms, costs.switches, costs.wait_ms);
 }
 
 void run_workload(const Settings& settings) {
@@ -434,9 +448,7 @@ void run_workload(const Settings& settings) {
   }
   std::vector<double> run_ms;
   std::vector<double> copy_ms;
-  double cpu[2] = {0, 0};
-  double switches[2] = {0, 0};
-  double wait_ms = 0;
+  Costs costs[2];
   double first_ms = 0;
   for (int r = 0; r < total_rounds; ++r) {
     pthread_barrier_wait(&shared->barrier);
@@ -449,9 +461,12 @@ void run_workload(const Settings& settings) {
     if (r >= 2) {
       (r % 2 != 0 ? copy_ms : run_ms).push_back(ms);
       for (int i = 0; i < count; ++i) {
-        cpu[r % 2] += static_cast<double>(shared->cpu_ns[i]) / 1e6 / settings.rounds;
-        switches[r % 2] += static_cast<double>(shared->switches[i]) / settings.rounds;
-        if (r % 2 == 0) wait_ms += static_cast<double>(shared->wait_ns[i]) / 1e6 / settings.rounds;
+        Costs& sum = costs[r % 2];
+        sum.cpu_ms += static_cast<double>(shared->cpu_ns[i]) / 1e6 / settings.rounds;
+        sum.system_ms += static_cast<double>(shared->system_ns[i]) / 1e6 / settings.rounds;
+        sum.switches += static_cast<double>(shared->switches[i]) / settings.rounds;
+        if (r % 2 == 0)
+          sum.wait_ms += static_cast<double>(shared->wait_ns[i]) / 1e6 / settings.rounds;
       }
     }
     pthread_barrier_wait(&shared->barrier);
@@ -465,8 +480,8 @@ void run_workload(const Settings& settings) {
   std::vector<double> ratios;
   for (std::size_t i = 0; i < run_ms.size(); ++i) ratios.push_back(run_ms[i] / copy_ms[i]);
   std::sort(ratios.begin(), ratios.end());
-  report("copy", copy_ms, settings, bytes, cpu[1], switches[1], 0);
-  report("run", run_ms, settings, bytes, cpu[0], switches[0], wait_ms);
+  report("copy", copy_ms, settings, bytes, costs[1]);
+  report("run", run_ms, settings, bytes, costs[0]);
   std::printf("%-5s ratio min %.2f  median %.2f  max %.2f; %.0f bytes; first run %.3f ms\n",
               settings.workload.c_str(), ratios.front(), ratios[ratios.size() / 2], ratios.back(),
               bytes, first_ms);

@@ -189,6 +189,7 @@ bool Executor::step_remote() {
 
 // Work that needs no peer fills the time in which no peer has anything for us.
 bool Executor::step_local() {
+  if (transport_ != nullptr) transport_->flush();
   if (!local_.is_done()) {
     local_.step(buffers_);
     return true;

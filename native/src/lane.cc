@@ -63,7 +63,7 @@ void Lane::compare_totals(const RunTotals& peer) const {
       text("this process ", is_send ? "sends " : "expects ", totals_.nbytes, " bytes in ",
            totals_.num_messages, " messages but process ", process_,
            is_send ? " expects " : " sends ", peer.nbytes, " bytes in ", peer.num_messages,
-           ". The programs of the two processes differ; compare their plans.");
+           ". The programs or chunk_bytes of the two processes differ.");
   if (messages_.empty()) throw Error(StatusCode::kProtocol, what);
   throw error(StatusCode::kProtocol, what);
 }

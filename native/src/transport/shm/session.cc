@@ -106,6 +106,12 @@ std::string describe_process(const ShmConfig& config, int process) {
   return text("process ", process, count == 1 ? " (rank " : " (ranks ", ranks, ")");
 }
 
+std::int64_t first_rank_of(const ShmConfig& config, int process) {
+  const auto& processes = config.rank_to_process;
+  const auto place = std::find(processes.begin(), processes.end(), process);
+  return place == processes.end() ? kNoRank : place - processes.begin();
+}
+
 FileDescriptor listen_as(const ShmConfig& config, int process) {
   FileDescriptor fd = make_socket();
   sockaddr_un address;

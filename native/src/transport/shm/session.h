@@ -32,6 +32,9 @@ void check_config(const ShmConfig& config);
 // "process 3 (ranks 4, 5)"
 std::string describe_process(const ShmConfig& config, int process);
 
+// The lowest rank of a process, kNoRank when it has none.
+std::int64_t first_rank_of(const ShmConfig& config, int process);
+
 // All names live in the abstract namespace of UNIX sockets: they vanish with their process.
 // Throws kInvalidState when a live process already has the name.
 FileDescriptor listen_as(const ShmConfig& config, int process);

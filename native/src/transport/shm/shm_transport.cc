@@ -39,7 +39,11 @@ ShmTransport::ShmTransport(ShmConfig config) : config_(std::move(config)) {
   new (segment_.data()) ControlPage{};
   life_ = std::make_unique<LifeSign>(control());
   connector_ = std::make_unique<Connector>(config_, own_);
-  if (has_spare_cores(config_.num_processes)) spin_ns_ = kSpinNs;
+  if (has_spare_cores(config_.num_processes)) {
+    spin_ns_ = kSpinNs;
+  } else {
+    wake_threshold_ = std::max(config_.geometry.num_slots / 2, 1);
+  }
 }
 
 ShmTransport::~ShmTransport() { close(); }
@@ -121,9 +125,17 @@ ShmTransport::Peer& ShmTransport::peer_of(int process) {
   return *peer_by_process_[static_cast<std::size_t>(process)];
 }
 
+// On spare cores a peer is woken at once, so that both ends overlap. Where processes outnumber cores,
+// waking early only costs context switches: a peer is left asleep until a good part of its ring is
+// ready for it, or until this process has nothing else to do (flush).
 void ShmTransport::on_progress(int process, std::int32_t pending) {
-  (void)pending;
-  ring(peer_of(process).control());
+  Peer& peer = peer_of(process);
+  if (pending >= wake_threshold_) {
+    ring(peer.control());
+    peer.has_news = false;
+  } else {
+    peer.has_news = true;
+  }
 }
 
 std::uint32_t ShmTransport::prepare_wait() {
@@ -137,7 +149,11 @@ void ShmTransport::wait(std::uint32_t ticket, std::int64_t timeout_ns) {
 
 void ShmTransport::cancel_wait() { cancel_sleep(control()); }
 
-void ShmTransport::flush() {}
+void ShmTransport::flush() {
+  for (const auto& peer : peers_) {
+    if (std::exchange(peer->has_news, false)) ring(peer->control());
+  }
+}
 
 PeerState ShmTransport::Peer::state() {
   if (control().abort.state.load() == kAbortPublished) return PeerState::kAborted;
@@ -186,8 +202,9 @@ void ShmTransport::check_peers() {
   for (const auto& peer : peers_) {
     const PeerState state = peer->state();
     if (state != PeerState::kDead) continue;
-    throw Error(StatusCode::kPeerLost,
-                text("shm communicator: ", describe_peer(peer->connected.process, state)));
+    const int process = peer->connected.process;
+    throw Error(StatusCode::kPeerLost, text("communicator: ", describe_peer(process, state)),
+                first_rank_of(config_, config_.process), first_rank_of(config_, process));
   }
 }
 

@@ -84,6 +84,7 @@ class ShmTransport final : public Transport, public RingObserver {
   std::vector<std::unique_ptr<RingSender>> senders_;
   std::vector<std::unique_ptr<RingReceiver>> receivers_;
   std::int64_t spin_ns_ = 0;
+  std::int32_t wake_threshold_ = 1;
 };
 
 }  // namespace reshard
