@@ -14,7 +14,8 @@ class Leg(NamedTuple):
         peer: position of the other end in the layout of its side; a local copy has the own rank
             there.
         start, stop: bounds per logical dim.
-        copy: which of the destination rank's equal pieces it fills; 0 unless it repeats elements.
+        copy: which of the destination rank's pieces it fills, where several store the same
+            elements; else 0.
     """
 
     peer: int

@@ -9,7 +9,7 @@ or fusions.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise, product
@@ -25,6 +25,7 @@ __all__ = [
     "LogicalSpace",
     "Piece",
     "Side",
+    "copy_numbers",
     "make_logical_space",
     "pieces_of_rank",
 ]
@@ -315,3 +316,22 @@ def pieces_of_rank(side: Side, ndim: int, rank: int) -> list[Piece]:
                     start[dim], stop[dim] = a, b
             pieces.append(Piece(tuple(start), tuple(stop), tuple(entry[2] for entry in entries)))
     return pieces
+
+
+def copy_numbers(pieces: Sequence[Piece]) -> list[int]:
+    """Returns, per piece of one rank, a number that pieces with common elements never share.
+
+    It is 0 for a rank that stores each element once. Together with a box it names one piece.
+    """
+    numbers: list[int] = []
+    for piece in pieces:
+        taken = {
+            number
+            for number, other in zip(numbers, pieces, strict=False)
+            if all(
+                a < d and c < b
+                for a, b, c, d in zip(piece.start, piece.stop, other.start, other.stop, strict=True)
+            )
+        }
+        numbers.append(next(number for number in range(len(taken) + 1) if number not in taken))
+    return numbers

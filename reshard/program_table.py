@@ -15,7 +15,7 @@ from typing import NamedTuple
 from reshard.buffers import Buffer, BufferKey
 from reshard.errors import PlanError
 from reshard.legs import Leg
-from reshard.logical_space import LogicalRow, Piece, Side, pieces_of_rank
+from reshard.logical_space import LogicalRow, Piece, Side, copy_numbers, pieces_of_rank
 from reshard.matching import TensorPair
 from reshard.padding import padding_regions
 from reshard.plan import Plan
@@ -179,10 +179,16 @@ class _Builder:
             rows = (geometry.src.rows, geometry.dst.rows)[side]
             own = Side(spec.shape, spec.layout, rows)
             pieces = pieces_of_rank(own, len(geometry.space.shape), rank)
-            slots = self._slots[key] = [
-                (leg.peer, locate(rows, _piece_of(pieces, leg), leg.start, leg.stop, strides))
-                for leg in legs
-            ]
+            if side == _RECEIVE and any(leg.copy for leg in legs):
+                numbers = copy_numbers(pieces)
+            else:
+                numbers = [0] * len(pieces)
+            candidates = list(zip(pieces, numbers, strict=True))
+            slots = self._slots[key] = []
+            for leg in legs:
+                piece = _piece_of(candidates, leg, leg.copy if side == _RECEIVE else 0)
+                place = locate(rows, piece, leg.start, leg.stop, strides)
+                slots.append((leg.peer, place))
         return slots
 
     def _buffer(self, side: int, rank: int, name: str) -> tuple[int, Buffer]:
@@ -230,18 +236,15 @@ class _Builder:
         )
 
 
-def _piece_of(pieces: list[Piece], leg: Leg) -> Piece:
-    """Returns the piece that a leg reads or fills: the `copy`-th of those that contain it."""
-    copy = leg.copy
-    for piece in pieces:
-        inside = all(
+def _piece_of(pieces: list[tuple[Piece, int]], leg: Leg, copy: int) -> Piece:
+    """Returns the piece that a leg reads or fills: the one of this copy number that contains it."""
+    for piece, number in pieces:
+        if number == copy and all(
             a <= b and c <= d
             for a, b, c, d in zip(piece.start, leg.start, leg.stop, piece.stop, strict=True)
-        )
-        if inside and copy == 0:
+        ):
             return piece
-        copy -= inside
     raise PlanError(
-        f"box {leg.start}..{leg.stop} lies in none of the {len(pieces)} pieces of this rank. "
-        "This is a defect of the planner; please report the specs."
+        f"box {leg.start}..{leg.stop} lies in none of the {len(pieces)} pieces of this rank. This is "
+        "a defect of the planner; please report the specs."
     )

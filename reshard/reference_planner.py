@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise, product
 
 from reshard.holders import make_striping, rotation_of_box
-from reshard.logical_space import Side, pieces_of_rank
+from reshard.logical_space import Side, copy_numbers, pieces_of_rank
 from reshard.matching import TensorPair
 from reshard.tensor_spec import TensorSpec
 from reshard.transfer import BoxKey, Transfer
@@ -90,9 +90,9 @@ def _stored(spec: TensorSpec, side: Side, ndim: int) -> dict[BoxKey, list[tuple[
     stored: dict[BoxKey, list[tuple[int, int]]] = defaultdict(list)
     side = Side(spec.shape, spec.layout, side.rows)
     for rank in spec.layout.ranks:
-        for piece in pieces_of_rank(side, ndim, rank):
-            box = piece.start, piece.stop
-            stored[box].append((rank, sum(r == rank for r, _ in stored[box])))
+        pieces = pieces_of_rank(side, ndim, rank)
+        for piece, copy in zip(pieces, copy_numbers(pieces), strict=True):
+            stored[piece.start, piece.stop].append((rank, copy))
     return stored
 
 

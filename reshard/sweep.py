@@ -17,7 +17,7 @@ from typing import NamedTuple
 from reshard.errors import PlanError
 from reshard.holders import make_striping, rotation_of_box
 from reshard.legs import Leg, canonical_order
-from reshard.logical_space import Side, pieces_of_rank
+from reshard.logical_space import Side, copy_numbers, pieces_of_rank
 from reshard.matching import Geometry
 from reshard.transfer import BoxKey
 
@@ -46,11 +46,9 @@ def box_holders(side: Side, ndim: int) -> dict[BoxKey, list[tuple[int, int]]]:
     """Returns, per distinct logical box, the (position, copy) that store it, ascending."""
     holders: dict[BoxKey, list[tuple[int, int]]] = {}
     for position, rank in enumerate(side.layout.ranks):
-        copies: dict[BoxKey, int] = defaultdict(int)
-        for piece in pieces_of_rank(side, ndim, rank):
-            key = piece.start, piece.stop
-            holders.setdefault(key, []).append((position, copies[key]))
-            copies[key] += 1
+        pieces = pieces_of_rank(side, ndim, rank)
+        for piece, copy in zip(pieces, copy_numbers(pieces), strict=True):
+            holders.setdefault((piece.start, piece.stop), []).append((position, copy))
     return holders
 
 

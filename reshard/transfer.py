@@ -18,7 +18,8 @@ class Transfer(NamedTuple):
         pair: number of the tensor pair in the plan.
         src_rank, dst_rank: the two ends; equal for a copy within one rank.
         start, stop: bounds per logical dim, in elements.
-        copy: which of the destination rank's equal pieces it fills; 0 unless it repeats elements.
+        copy: which of the destination rank's pieces it fills, where several store the same
+            elements; else 0.
     """
 
     pair: int

@@ -1,8 +1,59 @@
-"""Prints the seed of a failed run, so that it can be repeated; markers are in pyproject.toml."""
+"""Options that concern all tests: seeds, how hard properties are tried, and required frameworks.
+
+`RESHARD_REQUIRE=torch,jax` (set where both are installed) turns a skip for a missing package into
+a failure, so that a suite that ran nothing cannot pass. Markers are in pyproject.toml.
+"""
 
 from __future__ import annotations
 
+import importlib
+import os
+from collections.abc import Generator
+
+import hypothesis
 import pytest
+
+# The database is off: a failure prints what repeats it, and no run depends on an earlier one.
+hypothesis.settings.register_profile(
+    "default",
+    deadline=None,
+    database=None,
+    print_blob=True,
+    max_examples=60,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large],
+)
+hypothesis.settings.register_profile(
+    "thorough", hypothesis.settings.get_profile("default"), max_examples=2000
+)
+hypothesis.settings.load_profile("default")
+
+
+def _required() -> list[str]:
+    return [name for name in os.environ.get("RESHARD_REQUIRE", "").split(",") if name]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Imports what has to be there, so that its absence is one clear error and not many skips."""
+    for name in _required():
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise pytest.UsageError(
+                f"RESHARD_REQUIRE names {name}, which cannot be imported: {error}"
+            ) from error
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fails a test that skips for want of a framework which `RESHARD_REQUIRE` names."""
+    report = yield
+    missing = [name for name in _required() if item.get_closest_marker(name)]
+    if report.skipped and missing and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped although RESHARD_REQUIRE names {missing}: {report.longrepr}"
+    return report
 
 
 def pytest_terminal_summary(

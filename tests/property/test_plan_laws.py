@@ -1,0 +1,279 @@
+"""Laws of plans over random pairs of sides. No byte moves and no native library is needed."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+
+import numpy as np
+import pytest
+from helpers import oracle
+from helpers.strategies import Problem, problems
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import reshard
+from reshard import (
+    Buffer,
+    Layout,
+    Mesh,
+    Plan,
+    Shard,
+    TensorSpec,
+    Transfer,
+    make_plan,
+    reference_transfers,
+)
+from reshard.geometry_plan import GridPlan
+from reshard.grid import NotAGrid
+from reshard.program_table import make_program_tables
+from reshard.sweep import SweepPlan
+
+
+def plan_of(problem: Problem) -> Plan:
+    return make_plan(problem.src, problem.dst)
+
+
+def elements_of(plan: Plan, transfer: Transfer) -> np.ndarray:
+    """Returns the canonical elements (row-major index) of a transfer."""
+    space = plan.pairs[transfer.pair].geometry.space
+    axes = [
+        np.arange(a, b) * stride
+        for a, b, stride in zip(transfer.start, transfer.stop, space.index_strides, strict=True)
+    ]
+    total = np.zeros((), np.int64)
+    for axis in axes:
+        total = np.add.outer(total, axis)
+    return total.reshape(-1)
+
+
+def held_elements(spec: TensorSpec, names: tuple[str, ...], rank: int) -> np.ndarray:
+    """Returns the canonical elements that a rank stores, each as often as it stores it."""
+    places = oracle.canonical_places(spec, rank)
+    (held,) = (places[name] for name in names if name in places)
+    return held[held != oracle.HOLE]
+
+
+def names_of(spec: TensorSpec, name: str) -> tuple[str, ...]:
+    (part,) = (part for part in spec.parts if name in part.names)
+    return part.names
+
+
+@given(problems())
+def test_the_rank_local_plans_are_the_reference_plan(problem):
+    plan = plan_of(problem)
+    received = list(plan.transfers())
+    sent = [transfer for rank in plan.src_ranks for transfer in plan.sends(rank)]
+    reference = list(reference_transfers(plan.pairs))
+    assert len(set(received)) == len(received)
+    assert sorted(sent) == sorted(received)
+    assert sorted(reference) == sorted(received)
+    plan.check()
+
+
+@given(problems())
+def test_each_stored_element_is_written_once(problem):
+    plan = plan_of(problem)
+    written: dict[tuple[int, int], Counter[int]] = defaultdict(Counter)
+    for transfer in plan.transfers():
+        written[transfer.pair, transfer.dst_rank].update(elements_of(plan, transfer).tolist())
+    for number, pair in enumerate(plan.pairs):
+        for rank in pair.dst.layout.ranks:
+            stored = held_elements(pair.dst, names_of(pair.dst, pair.name), rank)
+            assert written[number, rank] == Counter(stored.tolist())
+
+
+@given(problems())
+def test_copies_tell_the_pieces_of_a_rank_apart(problem):
+    plan = plan_of(problem)
+    written: Counter[tuple[int, int, int, int]] = Counter()
+    for transfer in plan.transfers():
+        key = transfer.pair, transfer.dst_rank, transfer.copy
+        written.update((*key, element) for element in elements_of(plan, transfer).tolist())
+    assert max(written.values(), default=1) == 1
+
+
+@given(problems())
+def test_a_rank_sends_only_what_it_holds(problem):
+    plan = plan_of(problem)
+    held: dict[tuple[int, int], set[int]] = {}
+    for transfer in plan.transfers():
+        pair = plan.pairs[transfer.pair]
+        key = transfer.pair, transfer.src_rank
+        if key not in held:
+            elements = held_elements(
+                pair.src, names_of(pair.src, source_name(pair)), transfer.src_rank
+            )
+            held[key] = set(elements.tolist())
+        assert held[key].issuperset(elements_of(plan, transfer).tolist())
+
+
+def source_name(pair) -> str:
+    wanted = set(names_of(pair.dst, pair.name))
+    (name,) = {part.name for part in pair.src.parts if wanted & set(part.names)}
+    return name
+
+
+@given(problems())
+def test_what_a_rank_holds_already_is_not_sent_to_it(problem):
+    plan = plan_of(problem)
+    for transfer in plan.transfers():
+        pair = plan.pairs[transfer.pair]
+        rank = transfer.dst_rank
+        if transfer.src_rank != rank and pair.src.layout.position(rank) is not None:
+            own = held_elements(pair.src, names_of(pair.src, source_name(pair)), rank)
+            assert set(own.tolist()).isdisjoint(elements_of(plan, transfer).tolist())
+
+
+@given(problems())
+def test_both_ends_of_a_stream_have_the_same_boxes_in_the_same_order(problem):
+    plan = plan_of(problem)
+    ends = defaultdict(list), defaultdict(list)
+    for rank in plan.ranks:
+        for transfer in plan.sends(rank):
+            ends[0][transfer.src_rank, transfer.dst_rank].append(transfer)
+        for transfer in plan.receives(rank):
+            ends[1][transfer.src_rank, transfer.dst_rank].append(transfer)
+    assert ends[0] == ends[1]
+
+
+@given(problems(), st.integers(0, 12))
+def test_the_two_planners_agree_where_both_apply(problem, rotation):
+    compared = 0
+    for pair in plan_of(problem).pairs:
+        geometry = pair.geometry
+        try:
+            grid = GridPlan(geometry)
+        except NotAGrid:
+            continue
+        sweep = SweepPlan(geometry)
+        for position in range(len(geometry.src.layout.ranks)):
+            assert grid.sends(position, rotation) == sweep.sends(position, rotation)
+        for position in range(len(geometry.dst.layout.ranks)):
+            assert grid.receives(position, rotation) == sweep.receives(position, rotation)
+        compared += 1
+    assume(compared)
+
+
+@given(problems())
+def test_legs_do_not_depend_on_what_was_asked_before(problem):
+    plan, again = plan_of(problem), plan_of(problem)
+    forwards = {rank: plan.rank_plan(rank) for rank in plan.ranks}
+    backwards = {rank: again.rank_plan(rank) for rank in reversed(again.ranks)}
+    assert forwards == backwards
+
+
+@given(problems())
+def test_stream_bytes_and_schedule_follow_from_the_transfers(problem):
+    plan = plan_of(problem)
+    expected: Counter[tuple[int, int]] = Counter()
+    for transfer in plan.transfers():
+        if transfer.src_rank != transfer.dst_rank:
+            expected[transfer.src_rank, transfer.dst_rank] += (
+                transfer.num_elements * problem.dtype.itemsize
+            )
+    assert plan.stream_bytes() == dict(expected)
+    chunk = plan.schedule.chunk_bytes
+    assert plan.schedule.num_rounds == math.ceil(max(expected.values(), default=0) / chunk)
+    assert plan.schedule.staging_bytes <= plan.staging_bytes
+
+
+@given(problems())
+def test_describe_and_explain_speak_about_every_tensor_and_rank(problem):
+    plan = plan_of(problem)
+    text = plan.describe()
+    assert f"{len(plan.pairs)} tensors" in text
+    assert plan.digest[:16] in text
+    pair = plan.pairs[-1]
+    for rank in (plan.src_ranks[0], plan.dst_ranks[-1]):
+        assert pair.name in plan.explain(pair.name, rank)
+
+
+@given(problems())
+def test_equal_inputs_give_equal_digests(problem):
+    rebuilt = [[eval_again(spec) for spec in side] for side in problem.sides]
+    assert make_plan(*rebuilt).digest == plan_of(problem).digest
+
+
+def eval_again(spec: TensorSpec) -> TensorSpec:
+    found = eval(repr(spec), vars(reshard))
+    assert isinstance(found, TensorSpec)
+    return found
+
+
+@given(problems(), st.data())
+def test_a_change_of_any_spec_changes_the_digest(problem, data):
+    side = data.draw(st.sampled_from((0, 1)))
+    specs = [list(own) for own in problem.sides]
+    index = data.draw(st.integers(0, len(specs[side]) - 1))
+    specs[side][index] = specs[side][index].shifted(100)
+    assert make_plan(*specs).digest != plan_of(problem).digest
+
+
+@given(problems())
+def test_staging_budget_is_part_of_the_digest(problem):
+    other = make_plan(*problem.sides, staging_bytes=1 << 20)
+    assert other.digest != plan_of(problem).digest
+
+
+@given(problems())
+def test_tables_hold_what_the_plan_says(problem):
+    """Wire bytes, order and sizes of the operations of each stream, on both ends."""
+    plan = plan_of(problem)
+    buffers = [
+        {(rank, spec.name): buffer_like(spec, rank) for spec in specs for rank in spec.layout.ranks}
+        for specs in problem.sides
+    ]
+    sizes: tuple[dict, dict] = {}, {}
+    for rank in plan.ranks:
+        tables = make_program_tables(plan, [rank], *buffers)
+        streams = rows(tables.streams)
+        for stream, wire in zip(streams, wire_sizes(tables, len(streams)), strict=True):
+            direction, src, dst = stream
+            sizes[direction][src, dst] = wire
+    assert sizes[0] == sizes[1]
+
+
+def rows(table) -> list[tuple[int, ...]]:
+    values = list(table)
+    return [tuple(values[i : i + 3]) for i in range(0, len(values), 3)]
+
+
+def wire_sizes(tables, num_streams: int) -> list[list[tuple[int, ...]]]:
+    """Returns, per stream, (wire dtype, sizes) of its operations; checks every one's extent."""
+    found: list[list[tuple[int, ...]]] = [[] for _ in range(num_streams)]
+    table = list(tables.operations)
+    position = 0
+    while position < len(table):
+        stream, buffer, offset, memory_dtype, wire, ndim = table[position : position + 6]
+        extents = table[position + 6 : position + 6 + ndim]
+        strides = table[position + 6 + ndim : position + 6 + 2 * ndim]
+        position += 6 + 2 * ndim
+        found[stream].append((wire, *extents))
+        low, high = tables.extents[2 * buffer : 2 * buffer + 2]
+        spans = [(n - 1) * stride for n, stride in zip(extents, strides, strict=True)]
+        assert memory_dtype == wire
+        assert low <= offset + sum(span for span in spans if span < 0)
+        assert offset + sum(span for span in spans if span > 0) < high
+    return found
+
+
+def buffer_like(spec: TensorSpec, rank: int) -> Buffer:
+    shape = spec.layout.local_shape(rank, spec.shape)
+    strides, step = [], spec.dtype.itemsize
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= extent
+    return Buffer(0, shape, tuple(reversed(strides)), spec.dtype)
+
+
+@pytest.mark.parametrize("num_ranks", [1, 7, 10_000])
+def test_one_rank_of_a_wide_mesh_is_planned_alone(num_ranks):
+    rows_ = Layout(Mesh.of(fsdp=num_ranks), (Shard(0),))
+    columns = Layout(Mesh.of(tp=num_ranks), (Shard(1),)).shifted(num_ranks)
+    src = TensorSpec("w", (70_000, 70_000), "bfloat16", rows_)
+    dst = TensorSpec("w", (70_000, 70_000), "bfloat16", columns)
+    plan = make_plan([src], [dst])
+    last = 2 * num_ranks - 1
+    assert len(plan.receives(last)) == num_ranks
+    assert sum(t.num_elements for t in plan.receives(last)) == 70_000**2 // num_ranks
