@@ -303,6 +303,8 @@ def _parent() -> multiprocessing.connection.Connection[Any, Any]:
 def _run_child(fd: int, dump_after_s: float) -> None:
     """Runs the job in a fresh interpreter; the only code that the parent names to it."""
     global _to_parent
+    # A test runner in the background of a shell ignores SIGINT, and children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     faulthandler.enable()
     faulthandler.dump_traceback_later(dump_after_s)
     if ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
