@@ -201,7 +201,9 @@ class Rendezvous:
         there already; after that, a begin waits for a new store as long as its caller says.
         """
         client = self._client
-        if client is not None and client.is_lost and not client.is_failure_told:
+        if client is not None and not client.is_lost:
+            return client
+        if client is not None and not client.is_failure_told:
             try:
                 self.connect(min(timeout_s, _QUICK_REJOIN_S), while_waiting=while_waiting)
             except RendezvousError as error:

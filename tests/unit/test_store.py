@@ -390,3 +390,18 @@ def test_a_reply_to_an_abandoned_request_is_not_taken_for_another(server: StoreS
         reply, _ = client.call(bye, timeout_s=WAIT_S)
         assert isinstance(reply, Done)
         assert client.is_answered(bye.request)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_store_whose_thread_fails_is_gone_rather_than_silent(
+    server: StoreServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a mistake of ours")
+
+    with StoreClient(server.address) as client:
+        _hello(client)
+        monkeypatch.setattr(server._membership, "receive", fail)
+        with pytest.raises(StoreGoneError):
+            client.call(Bye(request=client.new_request()), timeout_s=WAIT_S)
+    server.close()
