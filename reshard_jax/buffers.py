@@ -14,8 +14,8 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from reshard import Buffer, BufferKey, DType, LayoutError, UnsupportedError
-from reshard_jax.compat import major_to_minor
 from reshard_jax.description import Description, Leaf
+from reshard_jax.dlpack import memory_of_capsule
 
 __all__ = ["ReceiveBuffers", "source_buffers"]
 
@@ -39,7 +39,7 @@ def source_buffers(
 
     Raises:
         LayoutError: if an array was deleted or donated before.
-        UnsupportedError: if its memory is tiled.
+        UnsupportedError: if it is not in host memory.
     """
     _check_alive(description, arrays, None)
     try:
@@ -74,24 +74,12 @@ def _buffers(description: Description, arrays: Sequence[jax.Array]) -> dict[Buff
 
 
 def _buffer_of_shard(name: str, data: jax.Array, dtype: DType) -> Buffer:
-    order = major_to_minor(data)
-    if order is None:
-        raise UnsupportedError(
-            f"{name}: its memory is tiled, so an element has no plain address. Put it into "
-            "row-major host memory first."
-        )
     capsule = data.__dlpack__()
-    strides = _strides(data.shape, order, dtype.itemsize)
-    return Buffer(data.unsafe_buffer_pointer(), data.shape, strides, dtype, False, capsule)
-
-
-def _strides(shape: tuple[int, ...], order: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Returns bytes between neighbours per dim, in compact memory whose dims have this order."""
-    strides, step = [0] * len(shape), itemsize
-    for dim in reversed(order):
-        strides[dim] = step
-        step *= shape[dim]
-    return tuple(strides)
+    try:
+        address, strides = memory_of_capsule(capsule, dtype.itemsize)
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{name}: {error}") from error
+    return Buffer(address, data.shape, strides, dtype, False, capsule)
 
 
 class ReceiveBuffers:
@@ -118,7 +106,7 @@ class ReceiveBuffers:
                 memory = _aligned(box.shape, leaf.dtype)
                 self._memory[rank, leaf.name] = memory
                 self.buffers[rank, leaf.name] = Buffer(
-                    memory.ctypes.data, box.shape, memory.strides, spec.dtype, True, memory
+                    _address(memory), box.shape, memory.strides, spec.dtype, True, memory
                 )
         for name, array in initial.items():
             self._fill(name, array)
@@ -166,5 +154,11 @@ def _assembled(leaf: Leaf, pieces: list[jax.Array]) -> jax.Array:
 def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     nbytes = math.prod(shape) * dtype.itemsize
     memory = np.empty(nbytes + ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % ALIGNMENT
+    start = -_address(memory) % ALIGNMENT
     return memory[start : start + nbytes].view(dtype).reshape(shape)
+
+
+def _address(array: np.ndarray) -> int:
+    """Returns what `array.ctypes.data` does, in a fifth of the time."""
+    address: int = array.__array_interface__["data"][0]
+    return address

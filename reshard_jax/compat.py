@@ -18,7 +18,6 @@ __all__ = [
     "is_array",
     "is_prng_key",
     "is_tracer",
-    "major_to_minor",
     "names_of_spec",
     "narrowed",
     "platform_of",
@@ -29,8 +28,8 @@ _MINIMUM: Final = (0, 8)
 _version = tuple(int(part) for part in jax.__version__.split(".")[:2])
 if _version < _MINIMUM:
     raise ImportError(
-        f"reshard_jax needs JAX 0.8 or newer, found {jax.__version__}: older versions do not tell "
-        "the memory layout of an array (Array.format). Upgrade with: pip install -U jax"
+        f"reshard_jax needs JAX 0.8 or newer, found {jax.__version__}. Upgrade with: "
+        "pip install -U jax"
     )
 
 
@@ -64,14 +63,6 @@ def is_tracer(value: object) -> bool:
 def narrowed(dtype: np.dtype) -> np.dtype:
     """Returns the type that an array of `dtype` gets under the present x64 setting."""
     return np.dtype(jax.dtypes.canonicalize_dtype(dtype))
-
-
-def major_to_minor(array: jax.Array) -> tuple[int, ...] | None:
-    """Returns the dims from outermost to innermost in memory; None if memory is tiled."""
-    layout = array.format.layout  # type: ignore[attr-defined]  # missing in JAX's stub
-    if layout is None or layout.tiling:
-        return None
-    return tuple(layout.major_to_minor)
 
 
 def platform_of(device: Any) -> str:  # noqa: ANN401 - jax.Device has no attributes for mypy

@@ -30,7 +30,7 @@ Source: google-tunix 0.1.7 and transformers 5.24, compared by logits.
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Protocol
 
 from reshard import Form, LayoutError, Part
 from reshard_jax.forms import Forms
@@ -65,7 +65,27 @@ _QWEN3_RULES: dict[str, tuple[str, Form | None]] = {
 }
 
 
-def tunix_qwen3(config: Any) -> Forms:  # noqa: ANN401 - tunix's class, not imported
+class _Qwen3Config(Protocol):
+    @property
+    def num_layers(self) -> int:
+        """Number of decoder layers."""
+
+    @property
+    def use_tied_embedding(self) -> bool:
+        """True if the output head is the embedding."""
+
+
+class _Llama3Config(Protocol):
+    @property
+    def num_layers(self) -> int:
+        """Number of decoder layers."""
+
+    @property
+    def weight_tying(self) -> bool:
+        """True if the output head is the embedding."""
+
+
+def tunix_qwen3(config: _Qwen3Config) -> Forms:
     """Returns the forms of `tunix.models.qwen3`, dense or mixture of experts.
 
     Args:
@@ -74,7 +94,7 @@ def tunix_qwen3(config: Any) -> Forms:  # noqa: ANN401 - tunix's class, not impo
     return _forms("tunix_qwen3", config.num_layers, config.use_tied_embedding, _QWEN3_RULES)
 
 
-def tunix_llama3(config: Any) -> Forms:  # noqa: ANN401 - tunix's class, not imported
+def tunix_llama3(config: _Llama3Config) -> Forms:
     """Returns the forms of `tunix.models.llama3`.
 
     Args:

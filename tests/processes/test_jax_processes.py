@@ -130,8 +130,14 @@ def run_trainer_and_engine(num_engines):
             return values_of(trainer), values_of(engine)
 
 
-def test_case_e49_two_processes_of_two_devices_on_each_side():
-    trained, served = run_trainer_and_engine(2)
+@pytest.fixture(scope="module")
+def two_by_two():
+    """A trainer and an engine of two processes each."""
+    return run_trainer_and_engine(2)
+
+
+def test_case_e49_two_processes_of_two_devices_on_each_side(two_by_two):
+    trained, served = two_by_two
     # Ranks are positions in this list: ids have a gap.
     assert [ids for ids, _ in trained] == [[0, 1, 2048, 2049]] * 2
     expected = 4 * (2 * 16 * 24 + 24 * 16 + 4 * 24 + 4 * 1)
@@ -140,9 +146,9 @@ def test_case_e49_two_processes_of_two_devices_on_each_side():
     assert sum(counts[0] for counts, _ in served) * 4 == expected
 
 
-def test_case_e55_one_process_and_several_get_arrays_of_the_same_shape():
+def test_case_e55_one_process_and_several_get_arrays_of_the_same_shape(two_by_two):
     _, one = run_trainer_and_engine(1)
-    _, several = run_trainer_and_engine(2)
+    _, several = two_by_two
     shapes = [shapes for _, shapes in one + several]
     assert shapes[0] == shapes[1] == shapes[2]
     assert one[0][0] == [sum(counts) for counts in zip(*(c for c, _ in several), strict=True)]

@@ -118,6 +118,22 @@ def test_case_a6_any_order_of_three_dims_is_honoured(order):
     check_sent("w", array)
 
 
+def test_shards_of_one_array_may_differ_in_memory_layout():
+    """JAX 0.10 reports the first shard's layout for both, and even computes wrong values then."""
+    whole = jax_patterns.values("w", (4, 3), "float32")
+    mesh = Mesh(np.array(jax.devices())[:2], ("x",))
+    pieces = [
+        jax.device_put(
+            whole[2 * i : 2 * i + 2],
+            Format(MemoryLayout(order), SingleDeviceSharding(mesh.devices[i])),
+        )
+        for i, order in enumerate([(1, 0), (0, 1)])
+    ]
+    array = jax.make_array_from_single_device_arrays((4, 3), NamedSharding(mesh, P("x")), pieces)
+    buffers = check_sent("w", array)
+    assert [buffers[rank, "w"].strides for rank in range(2)] == [(4, 8), (12, 4)]
+
+
 def test_case_a2_transposed_numpy_is_read_right():
     whole = jax_patterns.values("w", (6, 4), "float32")
     array = jnp.asarray(np.asfortranarray(whole))
