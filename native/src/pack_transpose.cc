@@ -98,11 +98,12 @@ __attribute__((target("avx2"))) inline void stream_lines(std::byte* dst, const s
   }
 }
 
-inline void prefetch_near(const std::byte* at) {
+// GCC drops the call of a function that only prefetches, so these must be inlined.
+__attribute__((always_inline)) inline void prefetch_near(const std::byte* at) {
   _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T0);
 }
 
-inline void prefetch_far(const std::byte* at) {
+__attribute__((always_inline)) inline void prefetch_far(const std::byte* at) {
   _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T1);
 }
 
@@ -231,7 +232,7 @@ class TiledTranspose {
     }
   }
 
-  static void prefetch_run(const std::byte* at, std::int64_t size) {
+  __attribute__((always_inline)) static void prefetch_run(const std::byte* at, std::int64_t size) {
     for (std::int64_t i = 0; i < size; i += kCacheLine) prefetch_far(at + i);
     prefetch_far(at + size - 1);
   }
