@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import resource
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -146,6 +148,14 @@ def test_case_a3_a_slice_has_memory_of_its_own():
     wide = np.concatenate([whole, whole], axis=1)
     check_sent("w", jax.device_put(wide, jax.devices()[0])[:, :6])
     check_sent("w", jax.device_put(wide[:, :6], jax.devices()[3]))
+
+
+@pytest.mark.parametrize("kind", ["device", "pinned_host", "unpinned_host"])
+def test_host_memory_of_every_kind_is_read(kind):
+    sharding = sharding_of().with_memory_kind(kind)
+    array = jax.device_put(jax_patterns.values("w", (4, 6), "float32"), sharding)
+    assert array.sharding.memory_kind == kind
+    check_sent("w", array)
 
 
 def test_scalars_are_read():
@@ -356,22 +366,28 @@ def test_results_can_be_donated_and_deleted_like_any_array():
     np.testing.assert_array_equal(np.asarray(result), np.full((4, 6), 3, np.float32))
 
 
-def test_memory_is_freed_with_the_arrays():
-    import resource
+def resident_bytes():
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
 
+
+def test_memory_is_freed_with_the_arrays():
     template = jax.ShapeDtypeStruct((1 << 22,), np.float32, sharding=sharding_of(P("x")))
-    for _ in range(3):
-        for buffer in (memory := received(w=template)).buffers.values():
-            array_of_buffer(buffer, np.float32)[...] = 1
-        memory.to_arrays()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for _ in range(40):
+
+    def receive():
         memory = received(w=template)
         for buffer in memory.buffers.values():
             array_of_buffer(buffer, np.float32)[...] = 1
-        memory.to_arrays()
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    assert grown < 128 << 10, f"maximum resident set grew by {grown} KiB"
+        return memory.to_arrays()
+
+    receive()
+    gc.collect()
+    before = resident_bytes()
+    for _ in range(30):
+        receive()
+    gc.collect()
+    grown = resident_bytes() - before
+    assert grown < 4 * 32 << 20, f"{grown >> 20} MiB of 30 * 32 MiB stayed"
 
 
 def test_weights_that_may_be_missing_start_with_given_values():
