@@ -44,8 +44,9 @@ class _Program:
         lines = [line for line in text.splitlines() if line.strip()]
         # torchrun writes a page after a rank's own words.
         own_words = [line for line in lines if line.startswith(f"{self.name}: ")]
-        quoted = "".join(f"\n  | {line}" for line in own_words or lines[-_LOG_LINES_SHOWN:])
-        return f"the {self.name} (pid {self.process.pid}) {ending}; from {self.log}:{quoted}"
+        quoted = own_words or lines[-_LOG_LINES_SHOWN:] or ["(nothing)"]
+        said = "".join(f"\n  | {line}" for line in quoted)
+        return f"the {self.name} (pid {self.process.pid}) {ending}; it said in {self.log}:{said}"
 
     def end(self) -> None:
         """Ends the program and its children; does nothing if they have ended."""

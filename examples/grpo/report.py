@@ -13,6 +13,7 @@ LAST_REWARD_GOAL = 0.95
 LOGITS_TOLERANCE = 1e-4
 FROZEN_LOGITS_DIFFERENCE = 1e-2
 
+_PHASES_IN_ORDER = ("wait", "setup", "move", "verify", "commit")
 _LABEL_WIDTH, _VALUE_WIDTH = 38, 14
 
 
@@ -100,7 +101,9 @@ def _refit_rows(refits: list[RefitRecord]) -> list[str]:
     def phase_row(phase: str) -> str:
         return row(f"  {phase}, ms", lambda refit: refit.phases.get(phase, 0.0), ".2f", 1e3)
 
-    phases = dict.fromkeys(phase for refit in (*later, first) for phase in refit.phases)
+    named = {phase for refit in refits for phase in refit.phases}
+    phases = [phase for phase in _PHASES_IN_ORDER if phase in named]
+    phases += sorted(named.difference(phases))
     return [
         _row("per refit", "median", "first"),
         row("tensors moved", lambda refit: refit.num_parameters, ".0f"),

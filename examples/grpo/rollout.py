@@ -46,7 +46,7 @@ class WeightPublisher:
         client.send(Refit())
         report = self._source.publish(params, version=version, timeout_s=REFIT_LIMIT_S)
         engine_side = client.receive(Refitted, timeout_s=REFIT_LIMIT_S)
-        compare_fingerprints(version, self._source.fingerprints(), engine_side)
+        compare_fingerprints(version, report.fingerprints, engine_side)
         self.num_fingerprints += len(engine_side.fingerprints)
         self.reports.append(report)
 
