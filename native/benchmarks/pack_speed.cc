@@ -3,10 +3,11 @@
 //   pack_speed [--quick] [--cpu-time] [--huge-pages]
 //
 // Every case is verified element by element before it is timed. The ratio compares traffic (bytes
-// read plus bytes written per second) with that of memcpy, so that casts compare too. "whole" is one
-// call; "chunked" is one call per 256 KiB of wire, as the executor cuts; "slots" is chunked, with
-// the wire in four slots of 256 KiB that are used in turn and cached stores into them. --cpu-time
-// counts the thread's processor time instead of wall time: for machines that others use meanwhile.
+// read plus bytes written per second) with that of memcpy, so that casts compare too. "whole" is
+// one call; "chunked" is one call per 256 KiB of wire, as the executor cuts; "slots" is chunked,
+// with the wire in four slots of 256 KiB that are used in turn and cached stores into them.
+// --cpu-time counts the thread's processor time instead of wall time: for machines that others use
+// meanwhile.
 
 #include <ctime>
 
@@ -66,7 +67,8 @@ struct Timing {
 
 std::byte* allocate(std::int64_t size, const Options& options) {
   constexpr std::size_t huge_page = std::size_t{2} << 20;
-  const std::size_t rounded = (static_cast<std::size_t>(size) + huge_page - 1) / huge_page * huge_page;
+  const std::size_t pages = (static_cast<std::size_t>(size) + huge_page - 1) / huge_page;
+  const std::size_t rounded = pages * huge_page;
   void* const pointer = std::aligned_alloc(huge_page, rounded);
   if (pointer == nullptr) {
     std::fprintf(stderr, "pack_speed: no memory for %zu bytes\n", rounded);
