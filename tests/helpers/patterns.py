@@ -90,7 +90,5 @@ def explain_mismatch(name: str, found: Array, expected: Array, canonical: Array)
 
 def _comparable(bits: Array) -> Array:
     """Returns integers with one more dim: the 8-byte words of an element, or the element."""
-    bits = np.ascontiguousarray(bits).reshape(bits.shape)
-    if bits.dtype == np.complex128:
-        return bits.view(np.uint64).reshape(*bits.shape, 2)
-    return bits[..., None]
+    bits = np.ascontiguousarray(bits.reshape(*bits.shape, 1))
+    return bits.view(np.uint64) if bits.dtype == np.complex128 else bits

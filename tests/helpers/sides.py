@@ -13,7 +13,17 @@ from helpers.patterns import Array, as_bits, as_dtype, bit_dtype, explain_mismat
 from helpers.strategies import memory
 from reshard import TensorSpec
 
-__all__ = ["Arrays", "Canonicals", "Untouched", "check_side", "fill_side", "hashed", "in_memory"]
+__all__ = [
+    "Arrays",
+    "Canonicals",
+    "Untouched",
+    "check_side",
+    "copied",
+    "fill_side",
+    "hashed",
+    "in_memory",
+    "typed",
+]
 
 Arrays = dict[int, dict[str, Array]]
 """Bits per rank, per stored name."""
@@ -49,6 +59,23 @@ def fill_side(specs: Sequence[TensorSpec], canonicals: Canonicals | None, salt: 
                 local = oracle.local_array(spec, rank, canonicals, local)
             arrays.setdefault(rank, {})[spec.name] = local
     return arrays
+
+
+def typed(specs: Sequence[TensorSpec], arrays: Arrays) -> Arrays:
+    """Returns views of bits in the element types of the specs."""
+    dtypes = {spec.name: spec.dtype for spec in specs}
+    return {
+        rank: {name: as_dtype(bits, dtypes[name]) for name, bits in by_name.items()}
+        for rank, by_name in arrays.items()
+    }
+
+
+def copied(arrays: Arrays) -> Arrays:
+    """Returns the arrays in memory of their own."""
+    return {
+        rank: {name: array.copy() for name, array in by_name.items()}
+        for rank, by_name in arrays.items()
+    }
 
 
 @dataclass

@@ -46,6 +46,7 @@ __all__ = [
     "memory",
     "meshes",
     "problems",
+    "seeded",
     "shapes",
 ]
 
@@ -76,6 +77,11 @@ class Problem:
     @property
     def dst(self) -> tuple[TensorSpec, ...]:
         return self.sides[-1]
+
+
+def seeded() -> SearchStrategy[Random]:
+    """Sources of choices that cost one draw, for what need not shrink."""
+    return st.integers(0, 2**32 - 1).map(Random)
 
 
 def shapes(min_dims: int = 0, max_dims: int = 5) -> SearchStrategy[tuple[int, ...]]:

@@ -7,9 +7,9 @@ import math
 
 import numpy as np
 from helpers import oracle
-from helpers.patterns import as_bits, as_dtype
-from helpers.sides import check_side, fill_side, hashed, in_memory
-from helpers.strategies import problems
+from helpers.patterns import as_bits
+from helpers.sides import check_side, copied, fill_side, hashed, in_memory, typed
+from helpers.strategies import problems, seeded
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +19,7 @@ from reshard.loopback import numpy_dtype, run_in_process
 CHUNK_BYTES = st.sampled_from((16, 17, 23, 64, 250, 4096, 1 << 18))
 
 
-@given(problems(), st.randoms(use_true_random=False), CHUNK_BYTES)
+@given(problems(), seeded(), CHUNK_BYTES)
 def test_the_result_is_gather_then_slice(problem, random, chunk_bytes):
     values = hashed(problem.shapes, problem.dtype.itemsize)
     sources, _ = in_memory(problem.src, fill_side(problem.src, values, "src"), random)
@@ -152,21 +152,6 @@ def test_an_equal_type_keeps_every_bit(problem):
             typed(dst, copied(before)),
         )
         assert check_side(dst, found, values, before) is None
-
-
-def typed(specs, arrays):
-    dtypes = {spec.name: spec.dtype for spec in specs}
-    return {
-        rank: {name: as_dtype(bits, dtypes[name]) for name, bits in by_name.items()}
-        for rank, by_name in arrays.items()
-    }
-
-
-def copied(arrays):
-    return {
-        rank: {name: array.copy() for name, array in by_name.items()}
-        for rank, by_name in arrays.items()
-    }
 
 
 def assert_equal_sides(found, expected):
