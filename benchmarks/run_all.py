@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     report.print_plans(plans)
 
     killed = [OURS] if quick else list(killed_peer.METHODS_KILLED)
-    kills = killed_peer.measure(killed, [64] if quick else [64, 1024, 4096])
+    kills = killed_peer.measure(killed, [64] if quick else [64, 1024, 4096], quick=quick)
     report.write(kills, report.RESULTS / "killed_peer.json")
     report.print_kills(kills)
 
