@@ -90,7 +90,10 @@ def print_refits(results: RefitResults) -> None:
 
 def print_plans(results: PlanResults) -> None:
     """Prints one row per model and side."""
-    _head(results.machine, "one rank's plan of a model, each in a fresh process; ms [min..max]")
+    _head(
+        results.machine,
+        "one rank's plan of a model, each in a fresh process; processor ms [min..max]",
+    )
     rows = [("model", "side", "parameters", "ranks", "transfers", "match", "plan", "plan again")]
     rows += [
         (
