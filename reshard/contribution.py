@@ -66,12 +66,20 @@ def make_epoch_plan(roster: Roster, everybody: Sequence[Contribution]) -> Plan:
     """
     src = merge_specs("source", [everybody[p].src_specs for p in roster.sources])
     casts = {cast for each in everybody for cast in each.casts}
-    allowed = {pattern for each in everybody for pattern in each.allow_unmatched}
+    allowed_by_source = {p for i in roster.sources for p in everybody[i].allow_unmatched}
     pairs: list[TensorPair] = []
     for processes, offset in roster.destinations:
         own = merge_specs("destination", [everybody[p].dst_specs for p in processes])
         dst = shift_specs(own, offset)
-        pairs += match(src, dst, casts=sorted(casts), allow_unmatched=sorted(allowed))
+        # Only a destination may say that a tensor of its own keeps what it holds.
+        allowed = {p for i in processes for p in everybody[i].allow_unmatched}
+        pairs += match(
+            src,
+            dst,
+            casts=sorted(casts),
+            allow_unmatched=sorted(allowed),
+            allow_unused=sorted(allowed_by_source),
+        )
     return Plan(pairs, min(each.staging_bytes for each in everybody))
 
 

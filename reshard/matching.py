@@ -76,6 +76,7 @@ def match(
     *,
     casts: Casts = (),
     allow_unmatched: Iterable[str] = (),
+    allow_unused: Iterable[str] = (),
 ) -> list[TensorPair]:
     """Returns the pairs in the order of the destination's specs and parts.
 
@@ -83,6 +84,7 @@ def match(
         src_specs, dst_specs: all tensors of each side.
         casts: conversions that are wanted; without a rule dtypes must be equal.
         allow_unmatched: shell-style patterns of canonical names that may stay without a partner.
+        allow_unused: the same for source tensors alone.
 
     Raises:
         PlanError: listing every name that does not pair up, is doubly matched, differs in canonical
@@ -111,7 +113,8 @@ def match(
     allowed = tuple(allow_unmatched)
     unused = [part.name for spec in src_specs for part in spec.parts if part.name not in used]
     problems += _unmatched(uncovered, "destination", "no source holds", allowed)
-    problems += _unmatched(unused, "source", "no destination takes", allowed)
+    may_be_unused = (*allowed, *allow_unused)
+    problems += _unmatched(unused, "source", "no destination takes", may_be_unused)
     if not problems and not pairs:
         problems.append("there is no tensor to move: source or destination gave no specs.")
     if problems:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from reshard.box import Box
 from reshard.errors import LayoutError
-from reshard.layout import AnyLayout, BoxLayout
+from reshard.layout import AnyLayout, BoxLayout, Layout, LocalBox
+from reshard.mesh import Mesh
 from reshard.spec_codec import decode_specs
 from reshard.tensor_spec import TensorSpec
 
@@ -39,7 +41,20 @@ def merge_specs(side: str, encoded: Sequence[bytes]) -> list[TensorSpec]:
                 origin[spec.name] = process
             elif other != spec:
                 merged[spec.name] = _joined(side, origin[spec.name], other, process, spec)
-    return list(merged.values())
+    return [_simplified(spec) for spec in merged.values()]
+
+
+def _simplified(spec: TensorSpec) -> TensorSpec:
+    """Returns the spec with a mesh layout if explicit boxes say no more than that all are copies."""
+    layout = spec.layout
+    if not isinstance(layout, BoxLayout) or not layout.entries:
+        return spec
+    whole = (LocalBox(Box((0,) * len(spec.shape), spec.shape), (0,) * len(spec.shape)),)
+    if any(boxes != whole for _, boxes in layout.entries):
+        return spec
+    mesh = Mesh(("replica",), (len(layout.ranks),), layout.ranks)
+    copies = Layout.replicated(mesh)
+    return TensorSpec(spec.name, spec.shape, spec.dtype, copies, spec.parts, spec.padding)
 
 
 def _joined(side: str, first: int, one: TensorSpec, second: int, other: TensorSpec) -> TensorSpec:
