@@ -245,6 +245,6 @@ def _piece_of(pieces: list[tuple[Piece, int]], leg: Leg, copy: int) -> Piece:
         ):
             return piece
     raise PlanError(
-        f"box {leg.start}..{leg.stop} lies in none of the {len(pieces)} pieces of this rank. This is "
-        "a defect of the planner; please report the specs."
+        f"box {leg.start}..{leg.stop} lies in none of the {len(pieces)} pieces of this rank. "
+        "This is a defect of the planner; please report the specs."
     )

@@ -45,7 +45,7 @@ def merge_specs(side: str, encoded: Sequence[bytes]) -> list[TensorSpec]:
 
 
 def _simplified(spec: TensorSpec) -> TensorSpec:
-    """Returns the spec with a mesh layout if explicit boxes say no more than that all are copies."""
+    """Returns the spec with a mesh layout if its boxes only say that all ranks hold all of it."""
     layout = spec.layout
     if not isinstance(layout, BoxLayout) or not layout.entries:
         return spec
