@@ -1,0 +1,1 @@
+"""A package, so that its files may be called like those of other folders."""
