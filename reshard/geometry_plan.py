@@ -15,7 +15,7 @@ from typing import NamedTuple
 from reshard.errors import PlanError
 from reshard.grid import GridSide, NotAGrid, components_of
 from reshard.holders import Striping, make_striping, rotation_of_box
-from reshard.legs import GeometryPlan, Leg, canonical_order
+from reshard.legs import GeometryPlan, Leg
 from reshard.logical_space import Bounds, LogicalRow, Side
 from reshard.matching import Geometry
 from reshard.segmented_layout import SegmentedLayout
@@ -178,15 +178,20 @@ class _Meeting(NamedTuple):
     own: int
     is_send: bool
 
-    def legs(self, rotation: int) -> Iterator[Leg]:
-        """Yields our legs for a tensor of some rotation."""
+    def legs(self, rotation: int) -> list[Leg]:
+        """Returns our legs for a tensor of some rotation."""
+        start, stop = self.box
         if self.striping is None:
-            yield Leg(self.peers[0], *self.box, 0)
-            return
+            return [Leg(start, 0, self.peers[0], stop)]
         striping = self.striping.turned(rotation)
         shares = striping.shares_of_holder if self.is_send else striping.shares_of_copy
-        for share in shares(self.own):
-            yield Leg(self.peers[share.peer], *striping.narrowed(self.box, share), 0)
+        legs = []
+        for peer, first, last in shares(self.own):
+            low, high = start, stop
+            if last - first < striping.length:
+                low, high = striping.narrowed(self.box, first, last)
+            legs.append(Leg(low, 0, self.peers[peer], high))
+        return legs
 
 
 class _Prepared:
@@ -204,5 +209,5 @@ class _Prepared:
         legs = self._legs.get(turn)
         if legs is None:
             found = [leg for meeting in self._meetings for leg in meeting.legs(turn)]
-            legs = self._legs[turn] = tuple(sorted(found, key=canonical_order))
+            legs = self._legs[turn] = tuple(sorted(found))
         return legs

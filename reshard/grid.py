@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
 
+from reshard.division import Cut, Division, Run, cut_dim
 from reshard.layout import Layout
 from reshard.logical_space import Bounds, LogicalRow, Side
 from reshard.placement import Replicate
@@ -56,31 +58,74 @@ def components_of(src: Side, dst: Side, ndim: int) -> list[tuple[int, ...]]:
     return [tuple(group) for group in groups.values()]
 
 
-class CellTable:
-    """The cells into which one side cuts one component, and how to find those that meet a box."""
+class _StoredDim(NamedTuple):
+    """A stored dim of one component: its row with dims counted within the component, and its cuts.
 
-    def __init__(self, dims: tuple[int, ...], side: Side, layout: Layout) -> None:
-        self.dims = dims
-        stored = [
-            k
-            for k, row in enumerate(side.rows)
-            if (set(row.dims) & set(dims) if dims else not row.dims)
-        ]
-        has_repeat = any(
-            digit.dim < 0 and digit.last - digit.first > 1
-            for k in stored
-            for digit in side.rows[k].digits
-        )
-        numbers: dict[tuple[Bounds, ...], int] = {}
+    Attributes:
+        row: digits of the dim.
+        length: number of stored indices.
+        cuts: (parts, blocks) of each axis that cuts it, major first.
+        axes: (mesh stride, size) of the same axes.
+        division: how it divides.
+    """
+
+    row: LogicalRow
+    length: int
+    cuts: tuple[Cut, ...]
+    axes: tuple[tuple[int, int], ...]
+    division: Division
+
+
+class CellTable:
+    """The cells into which one side cuts one component, and how to find those that meet a box.
+
+    Args:
+        ndim: number of logical dims of the component.
+        stored: the stored dims that are made of them.
+    """
+
+    def __init__(self, ndim: int, stored: tuple[_StoredDim, ...]) -> None:
+        self._axes: list[tuple[int, int, int]] = []
+        step = 1
+        for stride, size in reversed([axis for each in stored for axis in each.axes]):
+            self._axes.append((stride, size, step))
+            step *= size
+        self.cells: list[tuple[Bounds, ...]] = []
         self.positions: list[list[int]] = []
         self._cell_of_part: list[int] = []
-        self._axes: list[tuple[int, int, int]] = []
-        self._decode_axes(stored, layout)
+        if len(stored) == 1 and _is_plain(stored[0].row):
+            self._add_runs(cut_dim(stored[0].length, stored[0].cuts, stored[0].division))
+        else:
+            self._add_products(ndim, stored)
+        entries = [(box, cell) for cell, boxes in enumerate(self.cells) for box in boxes]
+        entries.sort()
+        self._entries = entries
+        self._starts = [box[0][0] if box else 0 for box, _ in entries]
+
+    def _add_runs(self, parts: tuple[tuple[Run, ...], ...]) -> None:
+        """Adds the parts of a stored dim that is one whole logical dim."""
+        for number, runs in enumerate(parts):
+            if not runs:
+                self._cell_of_part.append(-1)
+                continue
+            self._cell_of_part.append(len(self.cells))
+            self.cells.append(tuple([(run,) for run in runs]))
+            self.positions.append([self._position_of(number)])
+
+    def _add_products(self, ndim: int, stored: tuple[_StoredDim, ...]) -> None:
+        """Adds the products of the parts of all stored dims; equal ones become one cell."""
+        has_repeat = any(
+            digit.dim < 0 and digit.last - digit.first > 1
+            for each in stored
+            for digit in each.row.digits
+        )
         per_dim = [
-            _parts_of_row(side.rows[k], layout.runs_of_dim(k, side.shape[k])) for k in stored
+            _parts_of_row(each.row, cut_dim(each.length, each.cuts, each.division))
+            for each in stored
         ]
-        order = [dim for k in stored for dim in side.rows[k].dims]
-        permutation = [order.index(dim) for dim in dims]
+        order = [dim for each in stored for dim in each.row.dims]
+        permutation = [order.index(dim) for dim in range(ndim)]
+        numbers: dict[tuple[Bounds, ...], int] = {}
         for number, parts in enumerate(product(*per_dim)):
             boxes = _product_boxes(parts, permutation)
             if not boxes:
@@ -95,25 +140,13 @@ class CellTable:
         self.cells = list(numbers)
         if has_repeat:
             self._check_disjoint()
-        entries = sorted((box, cell) for cell, boxes in enumerate(self.cells) for box in boxes)
-        self._entries = entries
-        self._starts = [box[0][0] if box else 0 for box, _ in entries]
-
-    def _decode_axes(self, stored: list[int], layout: Layout) -> None:
-        """Lists (mesh stride, size) of the axes that cut the stored dims, major first."""
-        strides = layout.mesh.strides
-        sizes = [(axis, layout.mesh.shape[axis]) for k in stored for axis in layout.axes_of_dim(k)]
-        step = 1
-        for axis, size in reversed(sizes):
-            self._axes.append((strides[axis], size, step))
-            step *= size
 
     def _position_of(self, part: int) -> int:
-        return sum(part // step % size * stride for stride, size, step in self._axes)
+        return sum([part // step % size * stride for stride, size, step in self._axes])
 
     def cell_at(self, position: int) -> int:
         """Returns the cell that the rank at a mesh position holds, or -1 for none."""
-        part = sum(position // stride % size * step for stride, size, step in self._axes)
+        part = sum([position // stride % size * step for stride, size, step in self._axes])
         return self._cell_of_part[part]
 
     def _check_disjoint(self) -> None:
@@ -151,8 +184,8 @@ class GridSide:
         layout = side.layout
         if not isinstance(layout, Layout):
             raise NotAGrid
-        self.tables = [CellTable(dims, side, layout) for dims in components]
-        self._stacks = CellTable((), side, layout)
+        self.tables = [_table_of(dims, side, layout) for dims in components]
+        self._stacks = _table_of((), side, layout)
         self._replicas = _replica_offsets(layout)
         self._positions: dict[tuple[int, ...], tuple[int, ...]] = {}
 
@@ -179,6 +212,44 @@ class GridSide:
             found = tuple(sorted(a + b for a in positions for b in self._replicas))
             self._positions[cells] = found
         return found
+
+
+def _table_of(dims: tuple[int, ...], side: Side, layout: Layout) -> CellTable:
+    """Returns the table of a component; with no dims, that of the stored dims that have none."""
+    strides, sizes = layout.mesh.strides, layout.mesh.shape
+    stored = []
+    for k, row in enumerate(side.rows):
+        own = row.dims
+        if own[0] in dims if own else not dims:
+            axes = layout.axes_of_dim(k)
+            stored.append(
+                _StoredDim(
+                    _relabelled(row, dims),
+                    side.shape[k],
+                    layout.cuts_of_dim(k) if axes else (),
+                    tuple([(strides[axis], sizes[axis]) for axis in axes]),
+                    layout.division,
+                )
+            )
+    return _cell_table(len(dims), tuple(stored))
+
+
+@lru_cache(maxsize=1024)
+def _cell_table(ndim: int, stored: tuple[_StoredDim, ...]) -> CellTable:
+    return CellTable(ndim, stored)
+
+
+def _relabelled(row: LogicalRow, dims: tuple[int, ...]) -> LogicalRow:
+    """Returns the row with logical dims counted within the component, so that tables are shared."""
+    if dims == tuple(range(len(dims))):
+        return row
+    digits = [d if d.dim < 0 else d._replace(dim=dims.index(d.dim)) for d in row.digits]
+    return LogicalRow(row.start, tuple(digits))
+
+
+def _is_plain(row: LogicalRow) -> bool:
+    """True if a stored dim is exactly one logical dim."""
+    return row.start == 0 and len(row.digits) == 1 and row.digits[0].dim >= 0
 
 
 def _replica_offsets(layout: Layout) -> list[int]:

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from reshard.transfer import BoxKey
+
 __all__ = ["MIN_STRIPE_BYTES", "Share", "Striping", "make_striping", "rotation_of_box"]
 
 MIN_STRIPE_BYTES = 1 << 16
@@ -89,16 +91,14 @@ class Striping(NamedTuple):
             first += high - low
         return shares
 
-    def narrowed(
-        self, box: tuple[tuple[int, ...], tuple[int, ...]], share: Share
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Returns the box cut to a share of the striped dim."""
+    def narrowed(self, box: BoxKey, start: int, stop: int) -> BoxKey:
+        """Returns the box with other bounds along the striped dim."""
         if self.dim < 0:
             return box
-        start, stop = box
+        low, high = box
         return (
-            (*start[: self.dim], share.start, *start[self.dim + 1 :]),
-            (*stop[: self.dim], share.stop, *stop[self.dim + 1 :]),
+            (*low[: self.dim], start, *low[self.dim + 1 :]),
+            (*high[: self.dim], stop, *high[self.dim + 1 :]),
         )
 
     def _boundary(self, segment: int, line: int) -> int:

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-__all__ = ["GeometryPlan", "Leg", "canonical_order"]
+__all__ = ["GeometryPlan", "Leg"]
 
 
 class Leg(NamedTuple):
     """A box that goes to or comes from a peer.
 
+    The order of legs as tuples is the canonical one: alike on both ends of every pair of ranks.
+
     Attributes:
-        peer: position of the other end in the layout of its side; a local copy has the own rank
-            there.
-        start, stop: bounds per logical dim.
+        start: first index per logical dim.
         copy: which of the destination rank's pieces it fills, where several store the same
             elements; else 0.
+        peer: position of the other end in the layout of its side; a local copy has the own rank
+            there.
+        stop: one past the last index per logical dim.
     """
 
-    peer: int
     start: tuple[int, ...]
-    stop: tuple[int, ...]
     copy: int
-
-
-def canonical_order(leg: Leg) -> tuple[tuple[int, ...], int, int]:
-    """Sorts legs alike on both ends of every pair of ranks."""
-    return leg.start, leg.copy, leg.peer
+    peer: int
+    stop: tuple[int, ...]
 
 
 class GeometryPlan(Protocol):

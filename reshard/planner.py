@@ -40,13 +40,13 @@ class RankPlan:
     def transfers_out(self) -> Iterator[Transfer]:
         """Yields every send, copies within the rank included."""
         for pair, legs, ranks in self.sends:
-            for peer, start, stop, copy in legs:
+            for start, copy, peer, stop in legs:
                 yield Transfer(pair, self.rank, ranks[peer], start, stop, copy)
 
     def transfers_in(self) -> Iterator[Transfer]:
         """Yields every receive, copies within the rank included."""
         for pair, legs, ranks in self.receives:
-            for peer, start, stop, copy in legs:
+            for start, copy, peer, stop in legs:
                 yield Transfer(pair, ranks[peer], self.rank, start, stop, copy)
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from reshard.errors import PlanError
 from reshard.holders import make_striping, rotation_of_box
-from reshard.legs import Leg, canonical_order
+from reshard.legs import Leg
 from reshard.logical_space import Side, copy_numbers, pieces_of_rank
 from reshard.matching import Geometry
 from reshard.transfer import BoxKey
@@ -87,8 +87,8 @@ class SweepPlan:
             receives: dict[int, list[Leg]] = defaultdict(list)
             for atom in self._atoms:
                 for src, dst, copy, box in self._assign(atom, rotation):
-                    sends[src].append(Leg(dst, *box, copy))
-                    receives[dst].append(Leg(src, *box, copy))
+                    sends[src].append(Leg(box[0], copy, dst, box[1]))
+                    receives[dst].append(Leg(box[0], copy, src, box[1]))
             found = self._legs[rotation] = _sorted(sends), _sorted(receives)
         return found
 
@@ -111,12 +111,12 @@ class SweepPlan:
                 start, stop, len(remote), len(atom.holders), self._itemsize, turn
             )
             for share in striping.shares_of_copy(index):
-                box = striping.narrowed(atom.box, share)
+                box = striping.narrowed(atom.box, share.start, share.stop)
                 yield atom.holders[share.peer], taker, copy, box
 
 
 def _sorted(legs: dict[int, list[Leg]]) -> dict[int, Legs]:
-    return {position: tuple(sorted(own, key=canonical_order)) for position, own in legs.items()}
+    return {position: tuple(sorted(own)) for position, own in legs.items()}
 
 
 def _make_atoms(
