@@ -46,6 +46,9 @@ __all__ = [
 # A run is cut into slices so that Python can handle signals between them.
 _SLICE_NS = 100_000_000
 _NS_PER_S = 1_000_000_000
+_MAX_TIMEOUT_S = 1e9
+# A run ends within a slice of its abort; only a call from inside that run would wait for ever.
+_CLOSE_TIMEOUT_S = 30.0
 
 DEFAULT_SLOT_BYTES = 262_144
 DEFAULT_SLOTS_PER_RING = 4
@@ -140,8 +143,10 @@ class Communicator:
 
     def __init__(self, handle: Any) -> None:  # noqa: ANN401 (a cffi pointer has no public type)
         self._handle = handle
-        # Held by connect, a run, and close, which must not overlap.
+        # Held by connect, a run, and close, which must not overlap. Taken before _handle_lock.
         self._lock = threading.Lock()
+        # Held by calls that any thread may make at any time, so that the handle outlives them.
+        self._handle_lock = threading.Lock()
         self._finalizer = weakref.finalize(self, _lib.reshard_communicator_destroy, handle)
 
     @classmethod
@@ -205,7 +210,7 @@ class Communicator:
 
         Collective: every process, in any order.
         """
-        timeout_ns = round(timeout_s * _NS_PER_S)
+        timeout_ns = _nanoseconds(timeout_s)
         with self._lock:
             while True:
                 handle = self._open_handle()
@@ -216,11 +221,13 @@ class Communicator:
 
     def check_peers(self) -> None:
         """Raises TransportError when a peer died or anybody aborted; cheap, any thread."""
-        check(_lib.reshard_communicator_check_peers(self._open_handle()))
+        with self._handle_lock:
+            check(_lib.reshard_communicator_check_peers(self._open_handle()))
 
     def abort(self, reason: str) -> None:
         """Makes the current run of all connected processes fail with `reason`; any thread."""
-        check(_lib.reshard_communicator_abort(self._open_handle(), reason.encode()))
+        with self._handle_lock:
+            check(_lib.reshard_communicator_abort(self._open_handle(), reason.encode()))
 
     def close(self) -> None:
         """Frees the communicator; a run that is under way on another thread is aborted first."""
@@ -228,9 +235,14 @@ class Communicator:
             return
         if not self._lock.acquire(blocking=False):
             self.abort("the communicator was closed during a run.")
-            self._lock.acquire()
+            if not self._lock.acquire(timeout=_CLOSE_TIMEOUT_S):
+                raise TransportError(
+                    f"communicator: still in use {_CLOSE_TIMEOUT_S} s after its abort. Close it on "
+                    "another thread than the one that runs it, or after the run."
+                )
         try:
-            self._finalizer()
+            with self._handle_lock:
+                self._finalizer()
         finally:
             self._lock.release()
 
@@ -329,7 +341,7 @@ class Program:
         options = _ffi.new("reshard_run_options *")
         options.size = _ffi.sizeof("reshard_run_options")
         options.run_id = run_id
-        options.timeout_ns = round(timeout_s * _NS_PER_S)
+        options.timeout_ns = _nanoseconds(timeout_s)
         options.num_threads = num_threads
         stats = _ffi.new("reshard_run_stats *")
         stats.size = _ffi.sizeof("reshard_run_stats")
@@ -366,6 +378,13 @@ def _exclusive(lock: threading.Lock, what: str) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def _nanoseconds(timeout_s: float) -> int:
+    """Returns a time limit in the unit of the native library."""
+    if not 0 < timeout_s <= _MAX_TIMEOUT_S:
+        raise PlanError(f"timeout_s {timeout_s} is not above 0 and at most {_MAX_TIMEOUT_S:g}.")
+    return max(1, round(timeout_s * _NS_PER_S))
 
 
 def _int64_view(name: str, table: array[int]) -> Any:  # noqa: ANN401
