@@ -13,6 +13,7 @@ from reshard_torch.dtypes import dtype_of, torch_dtype_of
 from reshard_torch.forms import Forms
 from reshard_torch.layout import layout_of
 from reshard_torch.placed import Placed
+from reshard_torch.redistribution import Redistribution, redistribute
 from reshard_torch.source import Source
 from reshard_torch.tensors import Tensors
 
@@ -20,11 +21,13 @@ __all__ = [
     "Destination",
     "Forms",
     "Placed",
+    "Redistribution",
     "Source",
     "Tensors",
     "buffer_of",
     "dtype_of",
     "layout_of",
     "models",
+    "redistribute",
     "torch_dtype_of",
 ]

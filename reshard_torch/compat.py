@@ -9,7 +9,10 @@ from collections.abc import Iterator
 from typing import cast
 
 import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.distributed_c10d import Store
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
@@ -19,6 +22,8 @@ from reshard import UnsupportedError
 
 __all__ = [
     "blocks_of",
+    "group_or_default",
+    "group_store",
     "is_wrapper",
     "local_tensor",
     "non_persistent_buffers",
@@ -74,6 +79,22 @@ def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
     if isinstance(local, AsyncCollectiveTensor):
         local = local.wait()
     return local
+
+
+def group_store(group: dist.ProcessGroup | None) -> Store:
+    """Returns the store through which the ranks of a group found each other.
+
+    Private: `_get_process_group_store`.
+    """
+    return distributed_c10d._get_process_group_store(group_or_default(group))
+
+
+def group_or_default(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
+    """Returns the group, or the default one for None.
+
+    Private: `_get_default_group`, which says what to do if there is none.
+    """
+    return distributed_c10d._get_default_group() if group is None else group
 
 
 def is_wrapper(tensor: torch.Tensor) -> bool:

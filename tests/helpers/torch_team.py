@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import pytest
 import torch.distributed as dist
 
 import reshard_torch
@@ -142,5 +143,5 @@ def _serve(process: int, num_processes: int, sizes: Sequence[int], folder: str) 
             scenario, arguments = job
             try:
                 tell(("end", scenario(program, *arguments), None))
-            except Exception:  # noqa: BLE001 - the test is told, whatever it was
+            except (Exception, pytest.fail.Exception):  # noqa: BLE001 - the test is told
                 tell(("end", None, traceback.format_exc()))

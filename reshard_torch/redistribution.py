@@ -1,0 +1,278 @@
+"""One tensor, or many, from one mesh to another inside one process group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from types import TracebackType
+from typing import Self, TypeVar
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.distributed as dist
+
+from reshard import Buffer, BufferKey, Casts, DType, LayoutError, RefitReport, TensorSpec
+from reshard.buffers import check_buffers
+from reshard.contribution import Roster, make_contribution
+from reshard.schedule import DEFAULT_STAGING_BYTES
+from reshard.session import Session
+from reshard_torch.compat import group_or_default
+from reshard_torch.exchange import StoreExchange
+from reshard_torch.side import Side
+from reshard_torch.tensors import TensorReader, Tensors, TensorSet
+
+__all__ = ["Redistribution", "redistribute"]
+
+Given = torch.Tensor | Tensors | None
+Destinations = TypeVar("Destinations", bound=Given)
+
+_SINGLE = "tensor"
+
+
+def redistribute(
+    src: Given,
+    dst: Destinations,
+    group: dist.ProcessGroup | None = None,
+    *,
+    casts: Casts = (),
+    timeout_s: float = 60.0,
+    verify: bool = True,
+) -> Destinations:
+    """Writes a distributed tensor into another one, on any mesh, with any placements.
+
+    `DTensor.redistribute` keeps the mesh. Here source and destination may be on different ranks, on
+    some of the same ranks or on all of them, in any order, and each element moves once.
+
+    Args:
+        src: the DTensor as this rank has it, or names -> tensors; None on a rank without a part.
+        dst: the DTensor to write into, or names -> tensors; None on a rank without a part.
+        group: all ranks of both; None means the default group.
+        casts: (source dtype, destination dtype) conversions that are wanted.
+        timeout_s: limit for all of it.
+        verify: compare fingerprints afterwards.
+
+    Returns:
+        `dst`, written in place.
+
+    Raises:
+        LayoutError, PlanError, UnsupportedError: something does not fit; nothing was written, on
+            any rank.
+        TransferTimeout: a rank did not come; the message says which.
+        TransportError: a rank failed; the destination is incomplete.
+        VerificationError: values differ afterwards.
+
+    Collective: every rank of the group, those without a part too.
+
+    Example:
+        >>> import torch
+        >>> import torch.distributed as dist
+        >>> from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+        >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        >>> mesh = init_device_mesh("cpu", (1,))
+        >>> rows = distribute_tensor(torch.arange(6).reshape(2, 3), mesh, [Shard(0)])
+        >>> columns = distribute_tensor(torch.zeros(2, 3, dtype=torch.int64), mesh, [Shard(1)])
+        >>> redistribute(rows, columns).to_local().tolist()
+        [[0, 1, 2], [3, 4, 5]]
+        >>> dist.destroy_process_group()
+    """
+    with Redistribution(src, dst, group, casts=casts, timeout_s=timeout_s) as plan:
+        plan.run(verify=verify)
+    return dst
+
+
+class Redistribution:
+    """A redistribution that is planned once and run again and again.
+
+    Arguments are those of `redistribute`, and:
+        staging_bytes: memory of this process for chunks under way.
+
+    Collective: every rank of the group makes, runs and closes it, in the same order as others.
+    """
+
+    def __init__(
+        self,
+        src: Given,
+        dst: Given,
+        group: dist.ProcessGroup | None = None,
+        *,
+        casts: Casts = (),
+        staging_bytes: int = DEFAULT_STAGING_BYTES,
+        timeout_s: float = 60.0,
+    ) -> None:
+        self._timeout_s = timeout_s
+        self._num_runs = 0
+        self._side = Side.of_group(group)
+        self._given = _named(src), _named(dst)
+        self._readers = TensorReader(self._side), TensorReader(self._side)
+        self._session: Session | None = None
+        self._exchange = _next_exchange(group)
+        try:
+            sides = self._read()
+            self._specs = sides[0].specs, sides[1].specs
+            self._session = self._make_session(sides, casts, staging_bytes)
+        except BaseException as error:
+            self._exchange.fail(error)
+            raise
+        _forget_earlier(self._exchange, group)
+
+    def run(self, *, timeout_s: float | None = None, verify: bool = True) -> RefitReport:
+        """Writes the destination anew with what the source holds now.
+
+        Args:
+            timeout_s: limit; None means that of the constructor.
+            verify: compare fingerprints afterwards.
+
+        Raises:
+            LayoutError: a tensor is not what it was when this was made, or this is closed.
+            TransferTimeout, TransportError, VerificationError: as for `redistribute`; make a new
+                Redistribution afterwards.
+
+        Collective: every rank of the group.
+        """
+        if self._session is None:
+            raise LayoutError("this Redistribution is closed; make a new one.")
+        self._num_runs += 1
+        try:
+            src, dst = self._read()
+            for before, now in zip(self._specs, (src.specs, dst.specs), strict=True):
+                _check_same(before, now)
+            src_buffers, dst_buffers = _checked_buffers(src, dst)
+            try:
+                report = self._session.refit(
+                    self._exchange,
+                    src_buffers,
+                    dst_buffers,
+                    run_id=self._num_runs,
+                    version=self._num_runs,
+                    epoch=0,
+                    verify=verify,
+                    timeout_s=self._timeout_s if timeout_s is None else timeout_s,
+                    phases={},
+                )
+            finally:
+                dst.mark_written()
+        except BaseException as error:
+            self._exchange.fail(error)
+            self.close()
+            raise
+        dst.check_unmoved(dst_buffers)
+        return report
+
+    def close(self) -> None:
+        """Frees everything; closing twice is fine."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _read(self) -> tuple[TensorSet, TensorSet]:
+        src, dst = self._given
+        return self._readers[0].read(src), self._readers[1].read(dst)
+
+    def _make_session(
+        self, sides: tuple[TensorSet, TensorSet], casts: Casts, staging_bytes: int
+    ) -> Session:
+        src, dst = sides
+        everybody = tuple(range(self._side.num_ranks))
+        contribution = make_contribution(
+            src.specs,
+            dst.specs,
+            casts=tuple((str(DType.of(a)), str(DType.of(b))) for a, b in casts),
+            allow_unmatched=(),
+            staging_bytes=staging_bytes,
+        )
+        roster = Roster(
+            tuple((rank,) for rank in everybody),
+            everybody,
+            ((everybody, 0),),
+            tuple(f"rank {rank}" for rank in everybody),
+        )
+        return Session(
+            self._exchange,
+            roster,
+            contribution,
+            *_checked_buffers(src, dst),
+            rank_offset=0,
+            timeout_s=self._timeout_s,
+        )
+
+
+def _named(given: Given) -> Tensors:
+    if given is None:
+        return {}
+    return {_SINGLE: given} if isinstance(given, torch.Tensor) else given
+
+
+Buffers = dict[BufferKey, Buffer]
+
+
+def _checked_buffers(src: TensorSet, dst: TensorSet) -> tuple[Buffers, Buffers]:
+    """Returns the buffers of both sides.
+
+    Raises:
+        LayoutError: if they do not fit the specs, or a destination shares memory with a source.
+    """
+    src_buffers, dst_buffers = src.buffers(), dst.buffers()
+    check_buffers(list(src.specs), [src.rank], src_buffers, writes=False)
+    check_buffers(list(dst.specs), [dst.rank], dst_buffers, writes=True)
+    spans = sorted(_span(name, buffer) for (_, name), buffer in src_buffers.items())
+    for (_, name), buffer in dst_buffers.items():
+        start, stop, _ = _span(name, buffer)
+        for other_start, other_stop, other in spans:
+            if start < other_stop and other_start < stop:
+                raise LayoutError(
+                    f"{name}: the destination shares memory with the source tensor {other} on rank "
+                    f"{dst.rank}, which would be overwritten while it is read. Give it memory of "
+                    "its own."
+                )
+    return src_buffers, dst_buffers
+
+
+def _span(name: str, buffer: Buffer) -> tuple[int, int, str]:
+    low, high = buffer.extent
+    return buffer.address + low, buffer.address + high, name
+
+
+def _check_same(before: tuple[TensorSpec, ...], now: tuple[TensorSpec, ...]) -> None:
+    for old, new in zip_longest(before, now):
+        if old != new:
+            raise LayoutError(
+                f"{(old or new).name}: was {old} when this Redistribution was made and is now "
+                f"{new}. Make a new one for other tensors."
+            )
+
+
+@dataclass(slots=True)
+class _Calls:
+    """Exchanges of one process group: how many were made, and which are still in its store."""
+
+    count: int = 0
+    earlier: list[StoreExchange] = field(default_factory=list)
+
+
+_calls: WeakKeyDictionary[dist.ProcessGroup, _Calls] = WeakKeyDictionary()
+
+
+def _next_exchange(group: dist.ProcessGroup | None) -> StoreExchange:
+    """Returns an exchange of its own for the next call on a group; ranks count calls alike."""
+    calls = _calls.setdefault(group_or_default(group), _Calls())
+    calls.count += 1
+    return StoreExchange.of_group(group, f"redistribution/{calls.count}")
+
+
+def _forget_earlier(current: StoreExchange, group: dist.ProcessGroup | None) -> None:
+    """Empties the store of earlier calls: every rank is in the current one by now."""
+    calls = _calls[group_or_default(group)]
+    for exchange in calls.earlier:
+        exchange.forget()
+    calls.earlier = [current]
