@@ -1,0 +1,238 @@
+"""What the processes of a refit do in tests: calls for `Team`, with arrays filled by the oracle.
+
+Every tensor of version v holds `patterns.whole(name, shape, itemsize, v)`; a process holds the
+parts of its own ranks and checks them after a refit.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from helpers import oracle
+from helpers.patterns import as_bits, as_dtype, bit_dtype, explain_mismatch, whole
+from helpers.ranks import tell
+from helpers.team import Desk
+from reshard import Buffer, Destination, RefitReport, Source, TensorSpec
+from reshard.loopback import buffer_of_array
+
+__all__ = [
+    "check",
+    "close",
+    "fill",
+    "memory_digest",
+    "messages_received",
+    "open_destination",
+    "open_source",
+    "publish",
+    "publish_filled",
+    "publish_many",
+    "refit",
+    "refit_many",
+    "replace_buffer",
+    "replace_specs",
+    "resources",
+    "staging_mapped",
+    "state_of",
+    "tell_and",
+    "transpose_memory",
+]
+
+
+def open_source(
+    desk: Desk,
+    address: str,
+    specs: Sequence[TensorSpec],
+    ranks: Sequence[int],
+    options: dict[str, Any],
+) -> str | None:
+    """Makes this process an end of a source, with arrays that are not filled yet."""
+    desk.end = Source(address, specs, ranks=ranks, **options)
+    desk.specs, desk.ranks = tuple(specs), tuple(ranks)
+    _allocate(desk)
+    address_: str | None = desk.end.address
+    return address_
+
+
+def open_destination(
+    desk: Desk,
+    address: str,
+    specs: Sequence[TensorSpec],
+    ranks: Sequence[int],
+    options: dict[str, Any],
+) -> None:
+    """Makes this process an end of a destination, with arrays of zeros."""
+    desk.end = Destination(address, specs, ranks=ranks, **options)
+    desk.specs, desk.ranks = tuple(specs), tuple(ranks)
+    _allocate(desk)
+
+
+def replace_specs(desk: Desk, specs: Sequence[TensorSpec]) -> None:
+    """Declares other tensors, with new arrays."""
+    desk.end.replace_specs(specs)
+    desk.specs = tuple(specs)
+    _allocate(desk)
+
+
+def _allocate(desk: Desk) -> None:
+    desk.arrays = {}
+    for spec in desk.specs:
+        for rank in desk.ranks:
+            shape = spec.layout.local_shape(rank, spec.shape)
+            if shape is not None:
+                bits = np.zeros(shape, bit_dtype(spec.dtype.itemsize))
+                desk.arrays[rank, spec.name] = as_dtype(bits, spec.dtype)
+    desk.buffers = {key: buffer_of_array(array) for key, array in desk.arrays.items()}
+
+
+def fill(desk: Desk, version: int) -> None:
+    """Writes a version into the arrays of a source."""
+    for spec in desk.specs:
+        values = {
+            part.name: whole(
+                part.name, oracle.canonical_shape(spec.shape, part), spec.dtype.itemsize, version
+            )
+            for part in spec.parts
+        }
+        for rank in desk.ranks:
+            if (rank, spec.name) in desk.arrays:
+                bits = as_bits(desk.arrays[rank, spec.name])
+                bits[...] = oracle.local_array(spec, rank, values, bits)
+
+
+def check(desk: Desk, version: int) -> str | None:
+    """Compares the arrays with a version; says what is wrong, or None."""
+    for spec in desk.specs:
+        values = {
+            part.name: whole(
+                part.name, oracle.canonical_shape(spec.shape, part), spec.dtype.itemsize, version
+            )
+            for part in spec.parts
+        }
+        everything = np.concatenate([value.reshape(-1) for value in values.values()])
+        for rank in desk.ranks:
+            if (rank, spec.name) not in desk.arrays:
+                continue
+            bits = as_bits(desk.arrays[rank, spec.name])
+            expected = oracle.local_array(spec, rank, values, bits)
+            problem = explain_mismatch(f"{spec.name} on rank {rank}", bits, expected, everything)
+            if problem is not None:
+                return problem
+    return None
+
+
+def publish(desk: Desk, version: int, options: dict[str, Any] | None = None) -> RefitReport:
+    """Publishes a version that is filled already."""
+    report: RefitReport = desk.end.publish(desk.buffers, version=version, **(options or {}))
+    return report
+
+
+def refit(desk: Desk, options: dict[str, Any] | None = None) -> RefitReport:
+    """Receives the next version."""
+    report: RefitReport = desk.end.refit(desk.buffers, **(options or {}))
+    return report
+
+
+def publish_filled(desk: Desk, version: int, options: dict[str, Any] | None = None) -> RefitReport:
+    """Fills and publishes a version."""
+    fill(desk, version)
+    return publish(desk, version, options)
+
+
+def refit_many(desk: Desk, count: int) -> list[int]:
+    """Receives several versions in a row and returns their numbers."""
+    return [desk.end.refit(desk.buffers).version for _ in range(count)]
+
+
+def publish_many(desk: Desk, versions: Sequence[int]) -> None:
+    """Publishes several versions in a row, without other contents."""
+    for version in versions:
+        desk.end.publish(desk.buffers, version=version)
+
+
+def tell_and(desk: Desk, word: str, function: Callable[..., Any], *arguments: object) -> Any:
+    """Tells a word to the test, then does a call."""
+    tell(word)
+    return function(desk, *arguments)
+
+
+def replace_buffer(desk: Desk, rank: int, name: str, buffer: Buffer | None) -> None:
+    """Gives another buffer (or none) for a tensor from now on."""
+    desk.buffers = dict(desk.buffers)
+    if buffer is None:
+        del desk.buffers[rank, name]
+    else:
+        desk.buffers[rank, name] = buffer
+
+
+def memory_digest(desk: Desk) -> str:
+    """Returns a hash of all arrays."""
+    content = hashlib.sha256()
+    for key in sorted(desk.arrays):
+        content.update(np.ascontiguousarray(desk.arrays[key]).tobytes())
+    return content.hexdigest()
+
+
+def state_of(desk: Desk) -> tuple[str, int | None]:
+    """Returns state and version of a destination."""
+    return desk.end.state, desk.end.version
+
+
+def messages_received(desk: Desk) -> int:
+    """Returns how many control messages the store of this source has got."""
+    count: int = desk.end._server.messages_received
+    return count
+
+
+def resources(desk: Desk) -> dict[str, int]:
+    """Returns what a leak would make grow."""
+    gc.collect()
+    status = Path("/proc/self/status").read_text()
+    resident = next(line for line in status.splitlines() if line.startswith("VmRSS"))
+    return {
+        "descriptors": _count("/proc/self/fd"),
+        "threads": _count("/proc/self/task"),
+        "python threads": threading.active_count(),
+        "mappings": len(Path("/proc/self/maps").read_text().splitlines()),
+        "resident": int(resident.split()[1]) * 1024,
+    }
+
+
+def transpose_memory(desk: Desk) -> None:
+    """Moves every array to new memory with its dims in the opposite order."""
+    for key, array in desk.arrays.items():
+        moved = np.zeros(tuple(reversed(array.shape)), array.dtype).T
+        moved[...] = array
+        desk.arrays[key] = moved
+    desk.buffers = {key: buffer_of_array(array) for key, array in desk.arrays.items()}
+
+
+def _count(folder: str) -> int:
+    return sum(1 for _ in Path(folder).iterdir())
+
+
+def staging_mapped(desk: Desk) -> int:
+    """Returns the bytes of shared memory of the transport that this process has mapped."""
+    total = 0
+    is_ours = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        head = line.split()[0]
+        if not head.endswith(":"):
+            is_ours = "/memfd:" in line
+        elif is_ours and head == "Size:":
+            total += int(line.split()[1]) * 1024
+    return total
+
+
+def close(desk: Desk) -> None:
+    """Closes the end of this process, if it has one, and lets its arrays go."""
+    if hasattr(desk, "end"):
+        desk.end.close()
+        del desk.end
+    desk.arrays, desk.buffers = {}, {}
