@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -10,7 +10,7 @@ from reshard.dtypes import DType
 from reshard.errors import LayoutError
 from reshard.tensor_spec import TensorSpec
 
-__all__ = ["Buffer", "BufferKey", "check_buffers"]
+__all__ = ["Buffer", "BufferChecks", "BufferKey", "check_buffers"]
 
 BufferKey = tuple[int, str]
 """(rank, stored name)."""
@@ -61,74 +61,85 @@ class Buffer:
         return low, high + self.dtype.itemsize
 
 
-def check_buffers(
-    specs: list[TensorSpec], ranks: list[int], buffers: Mapping[BufferKey, Buffer], *, writes: bool
-) -> None:
-    """Checks that every rank has the local array that each layout says, before anything moves.
+class BufferChecks:
+    """Checks that every rank has the local arrays that its layouts say, before anything moves.
 
     Args:
         specs: tensors of one side, in its own rank numbers.
         ranks: the ranks of this process.
-        buffers: per (rank, stored name).
         writes: True for a destination, whose arrays are written and so must not share memory.
-
-    Raises:
-        LayoutError: naming tensor, rank, both values and the remedy.
     """
-    spans: list[tuple[int, int, str]] = []
-    for spec in specs:
-        for rank in ranks:
-            expected = spec.layout.local_shape(rank, spec.shape)
-            if expected is None:
-                continue
-            buffer = _check_buffer(spec, rank, expected, buffers.get((rank, spec.name)), writes)
-            if writes and buffer is not None and not buffer.is_empty:
+
+    def __init__(self, specs: Sequence[TensorSpec], ranks: Sequence[int], *, writes: bool) -> None:
+        self._writes = writes
+        self._expected: list[tuple[BufferKey, tuple[int, ...], TensorSpec]] = []
+        for spec in specs:
+            for rank in ranks:
+                shape = spec.layout.local_shape(rank, spec.shape)
+                if shape is not None:
+                    self._expected.append(((rank, spec.name), shape, spec))
+
+    def check(self, buffers: Mapping[BufferKey, Buffer]) -> None:
+        """Raises LayoutError naming tensor, rank, both values and the remedy."""
+        spans: list[tuple[int, int, BufferKey]] = []
+        for key, shape, spec in self._expected:
+            buffer = buffers.get(key)
+            if buffer is None or buffer.shape != shape or buffer.dtype is not spec.dtype:
+                self._refuse(spec, key[0], shape, buffer)
+            elif self._writes and not buffer.is_empty:
+                _check_writable(spec, key[0], buffer)
                 low, high = buffer.extent
-                where = f"{spec.name} (rank {rank})"
-                spans.append((buffer.address + low, buffer.address + high, where))
-    spans.sort()
-    for (_, end, first), (start, _, second) in pairwise(spans):
-        if start < end:
+                spans.append((buffer.address + low, buffer.address + high, key))
+        spans.sort()
+        for (_, end, first), (start, _, second) in pairwise(spans):
+            if start < end:
+                raise LayoutError(
+                    f"destination arrays {first[1]} (rank {first[0]}) and {second[1]} (rank "
+                    f"{second[0]}) overlap in memory. Declare one storage once, with the other "
+                    "name as an alias, or give disjoint arrays."
+                )
+
+    def _refuse(
+        self, spec: TensorSpec, rank: int, shape: tuple[int, ...], buffer: Buffer | None
+    ) -> None:
+        """Raises for an array that is not as expected; none is needed where none has elements."""
+        if buffer is None:
+            if 0 in shape:
+                return
             raise LayoutError(
-                f"destination arrays {first} and {second} overlap in memory. Declare one storage "
-                "once, with the other name as an alias, or give disjoint arrays."
+                f"{spec.name}: rank {rank} gave no array, but its layout {spec.layout} says it "
+                f"holds {shape} of {spec.shape}."
             )
-
-
-def _check_buffer(
-    spec: TensorSpec,
-    rank: int,
-    expected: tuple[int, ...],
-    buffer: Buffer | None,
-    writes: bool,
-) -> Buffer | None:
-    if buffer is None:
-        if 0 in expected:
-            return None
-        raise LayoutError(
-            f"{spec.name}: rank {rank} gave no array, but its layout {spec.layout} says it holds "
-            f"{expected} of {spec.shape}."
-        )
-    if buffer.shape != expected:
-        raise LayoutError(
-            f"{spec.name}: the local array of rank {rank} has shape {buffer.shape}, but layout "
-            f"{spec.layout} of shape {spec.shape} gives {expected}. Declare the layout "
-            "that the array really has."
-        )
-    if buffer.dtype != spec.dtype:
+        if buffer.shape != shape:
+            raise LayoutError(
+                f"{spec.name}: the local array of rank {rank} has shape {buffer.shape}, but layout "
+                f"{spec.layout} of shape {spec.shape} gives {shape}. Declare the layout that the "
+                "array really has."
+            )
         raise LayoutError(
             f"{spec.name}: the local array of rank {rank} is {buffer.dtype}, the spec says "
-            f"{spec.dtype}."
+            f"{spec.dtype}. Give both the same dtype; a refit casts only where a rule says so."
         )
-    if writes and not buffer.is_writable:
-        raise LayoutError(f"{spec.name}: the local array of rank {rank} is read-only.")
-    if (
-        writes
-        and not buffer.is_empty
-        and any(s == 0 and n > 1 for n, s in zip(buffer.shape, buffer.strides, strict=True))
-    ):
+
+
+def _check_writable(spec: TensorSpec, rank: int, buffer: Buffer) -> None:
+    if not buffer.is_writable:
+        raise LayoutError(
+            f"{spec.name}: the local array of rank {rank} is read-only. Give one that is not."
+        )
+    if any(s == 0 and n > 1 for n, s in zip(buffer.shape, buffer.strides, strict=True)):
         raise LayoutError(
             f"{spec.name}: the local array of rank {rank} has strides {buffer.strides}, so one "
             "byte stands for several elements. Give a destination memory of its own."
         )
-    return buffer
+
+
+def check_buffers(
+    specs: Sequence[TensorSpec],
+    ranks: Sequence[int],
+    buffers: Mapping[BufferKey, Buffer],
+    *,
+    writes: bool,
+) -> None:
+    """Checks the arrays of one call; see `BufferChecks`."""
+    BufferChecks(specs, ranks, writes=writes).check(buffers)

@@ -30,6 +30,7 @@ class Contribution(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
         staging_bytes: budget of this process.
         machine: where it runs.
         nonce: random bytes; all together name the epoch's shared memory.
+        copy_rate: bytes per second at which the machine copies memory; 0 where it was not probed.
     """
 
     src_specs: bytes
@@ -39,6 +40,7 @@ class Contribution(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
     staging_bytes: int
     machine: Machine
     nonce: bytes
+    copy_rate: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,7 @@ def make_contribution(
     casts: Sequence[tuple[str, str]],
     allow_unmatched: Sequence[str],
     staging_bytes: int,
+    copy_rate: float = 0.0,
 ) -> Contribution:
     """Returns what this process brings to an epoch."""
     return Contribution(
@@ -100,6 +103,7 @@ def make_contribution(
         staging_bytes,
         this_machine(),
         os.urandom(16),
+        copy_rate,
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-from reshard.buffers import Buffer, BufferKey, check_buffers
+from reshard.buffers import Buffer, BufferChecks, BufferKey
 from reshard.contribution import Roster, make_contribution
 from reshard.control_messages import Role
 from reshard.dtypes import DType
@@ -74,8 +74,10 @@ class RefitEnd:
         self._casts = tuple((str(DType.of(a)), str(DType.of(b))) for a, b in casts)
         self._allow_unmatched = tuple(allow_unmatched)
         self._staging_bytes = staging_bytes
+        self._copy_rate = 0.0
         self._session: Session | None = None
         self._session_epoch = -1
+        self._checks = BufferChecks(self._specs, self._ranks, writes=role == "destination")
         self._checked: Mapping[BufferKey, Buffer] | None = None
         self._report: RefitReport | None = None
         self._has_left = False
@@ -129,6 +131,9 @@ class RefitEnd:
         """
         if tuple(specs) != self._specs:
             self._specs = tuple(specs)
+            self._checks = BufferChecks(
+                self._specs, self._ranks, writes=self._role == "destination"
+            )
             self._checked = None
             self._drop_session()
 
@@ -191,11 +196,9 @@ class RefitEnd:
         """Called when everybody agreed and bytes are about to move."""
 
     def _check(self, buffers: Mapping[BufferKey, Buffer]) -> None:
-        if buffers is self._checked:
-            return
-        writes = self._role == "destination"
-        check_buffers(list(self._specs), list(self._ranks), buffers, writes=writes)
-        self._checked = buffers
+        if buffers is not self._checked:
+            self._checks.check(buffers)
+            self._checked = buffers
 
     def _sides(
         self, buffers: Mapping[BufferKey, Buffer]
@@ -222,6 +225,7 @@ class RefitEnd:
             casts=self._casts,
             allow_unmatched=self._allow_unmatched,
             staging_bytes=self._staging_bytes,
+            copy_rate=self._copy_rate,
         )
         roster, offsets = place_members(go)
         self._session = Session(

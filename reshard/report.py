@@ -28,7 +28,7 @@ class RefitReport:
             time that a process slept during the move.
         peak_staging_bytes: memory for chunks under way, of the process that had most.
         one_copy_seconds: the time in which destinations could copy their bytes once out of shared
-            memory, at the copy rate that was probed when the epoch was set up.
+            memory, at the copy rate that the source probed; 0 where nobody did.
         fingerprints: per canonical name, if the refit was verified; else empty.
     """
 

@@ -17,7 +17,6 @@ from reshard.buffers import Buffer, BufferKey
 from reshard.contribution import Contribution, Roster, decode_all, make_epoch_plan
 from reshard.errors import PlanError, TransportError, VerificationError
 from reshard.exchange import Exchange
-from reshard.floor import probe_copy_rate
 from reshard.logical_space import Side, pieces_of_rank
 from reshard.machine import check_one_machine
 from reshard.matching import TensorPair
@@ -72,6 +71,7 @@ class Session:
             exchange.exchange("specs", msgspec.msgpack.encode(contribution), timeout_s=timeout_s),
             Contribution,
         )
+        self._copy_rate = max(each.copy_rate for each in everybody)
         self.plan = make_epoch_plan(roster, everybody)
         self._tables = self._make_tables(src_buffers, dst_buffers)
         self._bytes_held = sum(_bytes_held(pair, self._ranks) for pair in self.plan.pairs)
@@ -120,17 +120,15 @@ class Session:
     def _agree(self, exchange: Exchange, num_rings: int, timeout_s: float) -> int:
         """Compares digests and returns the chunk size that fits every process's budget."""
         chunk = chunk_bytes_for(num_rings, self.plan.staging_bytes)
-        copy_rate = probe_copy_rate() if exchange.process == 0 else 0.0
         answers = decode_all(
             exchange.exchange(
                 "plan",
-                msgspec.msgpack.encode((self.plan.digest, chunk, copy_rate)),
+                msgspec.msgpack.encode((self.plan.digest, chunk)),
                 timeout_s=timeout_s,
             ),
-            tuple[str, int, float],
+            tuple[str, int],
         )
-        self._copy_rate = answers[0][2]
-        digests = [digest for digest, _, _ in answers]
+        digests = [digest for digest, _ in answers]
         if len(set(digests)) != 1:
             listed = ", ".join(
                 f"{name}: {digest[:12]}"
@@ -140,7 +138,7 @@ class Session:
                 f"processes made different plans ({listed}). Run one version of reshard "
                 "everywhere; if it is one version, please report the specs."
             )
-        agreed: int = min(chunk for _, chunk, _ in answers)
+        agreed: int = min(chunk for _, chunk in answers)
         return agreed
 
     def _connect(

@@ -7,6 +7,7 @@ from typing import Any
 
 from reshard.buffers import Buffer, BufferKey
 from reshard.errors import LayoutError
+from reshard.floor import probe_copy_rate
 from reshard.refit_end import RefitEnd
 from reshard.report import RefitReport
 from reshard.store_server import StoreServer
@@ -45,6 +46,8 @@ class Source(RefitEnd):
         except BaseException:
             self._close_server()
             raise
+        if process == 0:
+            self._copy_rate = probe_copy_rate()
 
     @property
     def address(self) -> str | None:
