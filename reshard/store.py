@@ -153,7 +153,7 @@ class StoreClient:
     def notify(self, request: Request) -> None:
         """Sends a request that has no reply; does nothing where nobody would read it."""
         if not self.is_lost:
-            self._socket.send(encode(request), zmq.NOBLOCK)
+            self._post([encode(request)])
 
     def call(
         self,
@@ -217,8 +217,16 @@ class StoreClient:
             )
         self._read_events()
         self._raise_failure()
-        frames = [encode(request)] if payload is None else [encode(request), payload]
-        self._socket.send_multipart(frames, zmq.NOBLOCK)
+        self._post([encode(request)] if payload is None else [encode(request), payload])
+        self._raise_failure()
+
+    def _post(self, frames: Sequence[bytes]) -> None:
+        """Hands frames to libzmq, which refuses them once it has given the connection up."""
+        try:
+            self._socket.send_multipart(frames, zmq.NOBLOCK)
+        except zmq.Again:
+            self._read_events()
+            self._fail(self._gone())  # unless the events hold a better reason
 
     def _receive(self, request: int) -> tuple[Reply, Sequence[bytes]] | None:
         """Returns the reply to a request if it is there; drops replies to earlier ones."""

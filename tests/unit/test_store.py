@@ -211,6 +211,27 @@ def test_a_wrong_token_is_told_quickly_and_counted(
         assert server.messages_received == 0
 
 
+@pytest.mark.parametrize("is_call", [True, False], ids=["call", "notify"])
+def test_a_refusal_that_comes_just_before_sending_is_told_as_one(
+    is_call: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        StoreServer(LOOPBACK, token="secret") as server,
+        StoreClient(server.address) as client,
+    ):
+        # libzmq has taken the connection away, and the client has not read the news of it yet.
+        _wait_until(lambda: client._socket.poll(0, zmq.POLLOUT) == 0)
+        read_events = client._read_events
+        first = iter([lambda: None])
+        monkeypatch.setattr(client, "_read_events", lambda: next(first, read_events)())
+        if is_call:
+            with pytest.raises(RendezvousError, match="refused the connection"):
+                _hello(client)
+        else:
+            client.notify(Bye(request=1))
+            assert client.is_lost
+
+
 def test_refused_handshakes_are_mentioned_in_a_timeout() -> None:
     with (
         StoreServer(LOOPBACK, token="secret") as server,
