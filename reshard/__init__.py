@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from reshard.box import Box
-from reshard.buffers import Buffer, BufferKey
+from reshard.buffers import Buffer, BufferKey, check_buffers
 from reshard.dtypes import DType
 from reshard.errors import (
     LayoutError,
@@ -31,18 +31,23 @@ from reshard.mesh import Mesh
 from reshard.placement import Placement, Replicate, Shard
 from reshard.plan import Plan, make_plan
 from reshard.reference_planner import reference_transfers
+from reshard.schedule import DEFAULT_STAGING_BYTES
 from reshard.segmented_layout import SegmentedLayout
 from reshard.tensor_spec import Padding, Part, TensorSpec
 from reshard.transfer import Transfer
 
 if TYPE_CHECKING:
+    from reshard.contribution import Roster, make_contribution
     from reshard.destination import Destination
+    from reshard.exchange import Exchange
     from reshard.loopback import local_array, run_in_process
     from reshard.report import RefitReport
+    from reshard.session import Session
     from reshard.source import Source
     from reshard.versions import show_versions
 
 __all__ = [
+    "DEFAULT_STAGING_BYTES",
     "AnyLayout",
     "Box",
     "BoxLayout",
@@ -51,6 +56,7 @@ __all__ = [
     "Casts",
     "DType",
     "Destination",
+    "Exchange",
     "Form",
     "Layout",
     "LayoutError",
@@ -66,7 +72,9 @@ __all__ = [
     "RendezvousError",
     "Replicate",
     "ReshardError",
+    "Roster",
     "SegmentedLayout",
+    "Session",
     "Shard",
     "Source",
     "TensorSpec",
@@ -75,8 +83,10 @@ __all__ = [
     "TransportError",
     "UnsupportedError",
     "VerificationError",
+    "check_buffers",
     "fingerprint_of_values",
     "local_array",
+    "make_contribution",
     "make_plan",
     "match",
     "reference_transfers",
@@ -87,6 +97,10 @@ __all__ = [
 
 # Names whose modules need NumPy, ZeroMQ or the native library are loaded on first use.
 _LAZY = {
+    "Exchange": "reshard.exchange",
+    "Roster": "reshard.contribution",
+    "Session": "reshard.session",
+    "make_contribution": "reshard.contribution",
     "Destination": "reshard.destination",
     "RefitReport": "reshard.report",
     "Source": "reshard.source",
