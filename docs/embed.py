@@ -1,4 +1,4 @@
-"""Puts files into the pages that show them: `<!-- file: PATH -->` before a code block names the file.
+"""Puts files into the pages that show them; `<!-- file: PATH -->` before a code block names one.
 
 python docs/embed.py          # write the blocks anew
 python docs/embed.py --check  # fail if one is out of date

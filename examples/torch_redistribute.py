@@ -1,4 +1,4 @@
-"""A DTensor on ranks 0 and 1 becomes a DTensor on ranks 1, 2 and 3; run under torchrun with 4 ranks."""
+"""A DTensor on ranks 0 and 1 becomes one on ranks 1, 2 and 3; run under torchrun with 4 ranks."""
 
 import torch
 import torch.distributed as dist
@@ -15,6 +15,6 @@ dst = distribute_tensor(torch.zeros(7, 10), engine, [Shard(1)]) if engine.get_co
 reshard_torch.redistribute(src, dst)
 
 if dst is not None:
-    assert torch.equal(dst.full_tensor(), weight)
+    torch.testing.assert_close(dst.full_tensor(), weight, rtol=0, atol=0)
     print(f"rank {dist.get_rank()} holds {tuple(dst.to_local().shape)}, equal to the source")
 dist.destroy_process_group()
