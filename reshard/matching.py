@@ -131,7 +131,7 @@ def _by_name(
         for part in spec.parts:
             for name in part.names:
                 other = sources.setdefault(name, (spec, part))
-                if other[1] is not part:
+                if other[0] is not spec or other[1] is not part:
                     problems.append(
                         f"{name}: both source tensors {other[0].name!r} and {spec.name!r} provide "
                         "it. Keep one, or declare the other name as an alias of the same storage."

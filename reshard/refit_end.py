@@ -8,11 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
+import msgspec
+
 from reshard.buffers import Buffer, BufferChecks, BufferKey
-from reshard.contribution import Roster, make_contribution
+from reshard.contribution import Roster, decode_all, make_contribution
 from reshard.control_messages import Role
 from reshard.dtypes import DType
 from reshard.environment import configure_logging
+from reshard.error_report import ErrorReport, rebuild_error, report_error
 from reshard.errors import LayoutError, ReshardError
 from reshard.matching import Casts
 from reshard.rendezvous import EpochExchange, Go, Rendezvous, local_member
@@ -25,7 +28,19 @@ __all__ = ["RefitEnd"]
 
 _logger = logging.getLogger("reshard")
 
-_MEET_AGAIN, _VERIFY = 1, 2
+
+class _Beginning(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a process says when it begins a refit.
+
+    Attributes:
+        verify: whether fingerprints are to be compared.
+        has_no_session: whether all members have to agree on a plan anew.
+        problem: why it cannot take part; nobody moves anything then.
+    """
+
+    verify: bool
+    has_no_session: bool
+    problem: ErrorReport | None
 
 
 class RefitEnd:
@@ -78,7 +93,7 @@ class RefitEnd:
         self._session: Session | None = None
         self._session_epoch = -1
         self._checks = BufferChecks(self._specs, self._ranks, writes=role == "destination")
-        self._checked: Mapping[BufferKey, Buffer] | None = None
+        self._checked: dict[BufferKey, Buffer] | None = None
         self._report: RefitReport | None = None
         self._has_left = False
         member = local_member(
@@ -157,22 +172,22 @@ class RefitEnd:
         limit = self.timeout_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + limit
         start = time.perf_counter()
-        flags = (_VERIFY if verify else 0) | (_MEET_AGAIN if self._session is None else 0)
+        own = _Beginning(verify, self._session is None, self._problem_of(buffers))
         try:
             # A destination that died since the last refit is the store's to notice: the source
             # goes on without it.
-            go = self._rendezvous.begin(bytes([flags]), timeout_s=limit, version=version)
+            go = self._rendezvous.begin(
+                msgspec.msgpack.encode(own), timeout_s=limit, version=version
+            )
         except ReshardError:
             self._drop_session()
             raise
         waited = time.perf_counter()
+        everybody: list[_Beginning] = decode_all(go.payloads, _Beginning)
+        _raise_problem(go, everybody)
         exchange = self._rendezvous.exchange_of(go)
         try:
-            flags = 0
-            for payload in go.payloads:
-                flags |= payload[0]
-            self._check(buffers)
-            session = self._session_of(go, exchange, buffers, flags, deadline)
+            session = self._session_of(go, exchange, buffers, everybody, deadline)
             phases = {"wait": waited - start, "setup": time.perf_counter() - waited}
             self._before_move()
             self._report = session.refit(
@@ -181,7 +196,7 @@ class RefitEnd:
                 run_id=go.epoch << 32 | go.refit,
                 version=go.version or 0,
                 epoch=go.epoch,
-                verify=bool(flags & _VERIFY),
+                verify=any(each.verify for each in everybody),
                 timeout_s=max(0.0, deadline - time.monotonic()),
                 phases=phases,
             )
@@ -195,10 +210,16 @@ class RefitEnd:
     def _before_move(self) -> None:
         """Called when everybody agreed and bytes are about to move."""
 
-    def _check(self, buffers: Mapping[BufferKey, Buffer]) -> None:
-        if buffers is not self._checked:
+    def _problem_of(self, buffers: Mapping[BufferKey, Buffer]) -> ErrorReport | None:
+        """Returns what is wrong with the arrays; all members hear of it before any byte moves."""
+        if self._checked is not None and _are_same(self._checked, buffers):
+            return None
+        try:
             self._checks.check(buffers)
-            self._checked = buffers
+        except LayoutError as error:
+            return report_error(error)
+        self._checked = dict(buffers)
+        return None
 
     def _sides(
         self, buffers: Mapping[BufferKey, Buffer]
@@ -210,12 +231,12 @@ class RefitEnd:
         go: Go,
         exchange: EpochExchange,
         buffers: Mapping[BufferKey, Buffer],
-        flags: int,
+        everybody: Sequence[_Beginning],
         deadline: float,
     ) -> Session:
         """Returns the session of the epoch; all members make a new one if any of them has none."""
-        is_known = self._session is not None and go.epoch == self._session_epoch
-        if self._session is not None and is_known and not flags & _MEET_AGAIN:
+        must_agree = go.epoch != self._session_epoch or any(e.has_no_session for e in everybody)
+        if self._session is not None and not must_agree:
             return self._session
         self._drop_session()
         is_source = self._role == "source"
@@ -244,6 +265,18 @@ class RefitEnd:
         session, self._session = self._session, None
         if session is not None:
             session.close()
+
+
+def _are_same(a: Mapping[BufferKey, Buffer], b: Mapping[BufferKey, Buffer]) -> bool:
+    return len(a) == len(b) and all(a.get(key) is buffer for key, buffer in b.items())
+
+
+def _raise_problem(go: Go, everybody: Sequence[_Beginning]) -> None:
+    """Raises what the first member says that cannot take part; the same error on all of them."""
+    for member, beginning in zip(go.members, everybody, strict=True):
+        if beginning.problem is not None:
+            text = f"{member.describe()}: {beginning.problem.message}"
+            raise rebuild_error(msgspec.structs.replace(beginning.problem, message=text))
 
 
 def place_members(go: Go) -> tuple[Roster, tuple[int, ...]]:

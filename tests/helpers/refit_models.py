@@ -85,7 +85,7 @@ class Program:
     def arguments(self, index: int) -> tuple[Sequence[TensorSpec], Sequence[int], dict[str, Any]]:
         """Returns (specs, ranks, options) of one of its processes."""
         ranks = self.ranks or [[i] for i in range(len(self.processes))]
-        own = self.specs[index] if isinstance(self.specs[0], list) else self.specs
+        own = self.specs[index] if self.specs and isinstance(self.specs[0], list) else self.specs
         options: dict[str, Any] = {
             "process": index,
             "num_processes": len(self.processes),

@@ -6,6 +6,7 @@ parts of its own ranks and checks them after a refit.
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import hashlib
 import threading
@@ -19,23 +20,28 @@ from helpers import oracle
 from helpers.patterns import as_bits, as_dtype, bit_dtype, explain_mismatch, whole
 from helpers.ranks import tell
 from helpers.team import Desk
-from reshard import Buffer, Destination, RefitReport, Source, TensorSpec
+from reshard import Destination, RefitReport, Source, TensorSpec
+from reshard import plan as plan_module
 from reshard.loopback import buffer_of_array
 
 __all__ = [
     "check",
     "close",
+    "close_end_only",
+    "damage_buffers",
+    "damage_buffers_in_place",
     "fill",
     "memory_digest",
     "messages_received",
     "open_destination",
     "open_source",
+    "pretend_planner_version",
     "publish",
     "publish_filled",
     "publish_many",
     "refit",
     "refit_many",
-    "replace_buffer",
+    "repair_buffers",
     "replace_specs",
     "resources",
     "staging_mapped",
@@ -162,13 +168,49 @@ def tell_and(desk: Desk, word: str, function: Callable[..., Any], *arguments: ob
     return function(desk, *arguments)
 
 
-def replace_buffer(desk: Desk, rank: int, name: str, buffer: Buffer | None) -> None:
-    """Gives another buffer (or none) for a tensor from now on."""
+def damage_buffers(desk: Desk, how: str, name: str, *details: Any) -> None:
+    """Gives buffers from now on of which one is wrong; `repair_buffers` ends it."""
     desk.buffers = dict(desk.buffers)
-    if buffer is None:
-        del desk.buffers[rank, name]
+    damage_buffers_in_place(desk, how, name, *details)
+
+
+def damage_buffers_in_place(desk: Desk, how: str, name: str, *details: Any) -> None:
+    """Exchanges a buffer by a wrong one in the mapping that the end knows already."""
+    (rank,) = desk.ranks
+    array, key = desk.arrays[rank, name], (rank, name)
+    buffers = desk.buffers
+    if how == "drop":
+        del buffers[key]
+    elif how == "drop all":
+        buffers.clear()
+    elif how == "reshape":
+        buffers[key] = buffer_of_array(np.zeros(details[0], array.dtype))
+    elif how == "retype":
+        buffers[key] = dataclasses.replace(buffers[key], dtype=details[0])
+    elif how == "freeze":
+        buffers[key] = dataclasses.replace(buffers[key], is_writable=False)
+    elif how == "share":
+        buffers[key] = buffers[rank, details[0]]
+    elif how == "repeat":
+        buffers[key] = dataclasses.replace(buffers[key], strides=(0,) * array.ndim)
     else:
-        desk.buffers[rank, name] = buffer
+        raise ValueError(how)
+
+
+def repair_buffers(desk: Desk) -> None:
+    """Gives the buffers of the arrays again."""
+    desk.buffers = {key: buffer_of_array(array) for key, array in desk.arrays.items()}
+
+
+def pretend_planner_version(desk: Desk, version: int | None) -> None:
+    """Makes this process plan as another version of the library would; None ends it."""
+    desk.real_version = getattr(desk, "real_version", plan_module.PLANNER_VERSION)
+    plan_module.PLANNER_VERSION = desk.real_version if version is None else version
+
+
+def close_end_only(desk: Desk) -> None:
+    """Closes the end, and leaves everything else so that it can be misused."""
+    desk.end.close()
 
 
 def memory_digest(desk: Desk) -> str:
