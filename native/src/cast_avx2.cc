@@ -2,6 +2,7 @@
 
 #include "cast_plain.h"
 #include "cpu_features.h"
+#include "pack_prefetch.h"
 #include "pack_stores.h"
 
 #if defined(__x86_64__)
@@ -223,7 +224,7 @@ RESHARD_AVX2 void cast_blocks(const std::byte* in, std::byte* out, std::int64_t 
   for (std::int64_t i = 0; i + 2 <= blocks; i += 2) {
     if constexpr (prefetching) {
       for (std::int64_t at = 0; at < 2 * in_step; at += 64) {
-        _mm_prefetch(reinterpret_cast<const char*>(in + kAhead + at), _MM_HINT_T0);
+        prefetch_near(in + kAhead + at);
       }
     }
     const Floats16 first = Lanes<from>::load(in);

@@ -6,6 +6,7 @@
 
 #include "cast.h"
 #include "fingerprint_mix.h"
+#include "pack_prefetch.h"
 #include "pack_rows.h"
 
 namespace reshard {
@@ -115,13 +116,13 @@ class RegionSum {
   }
 
   // Fetches the row that lies about kAhead bytes further on: the hardware does not guess where the
-  // next one starts. GCC drops the call of a function that only prefetches, so it must be inlined.
-  __attribute__((always_inline)) void prefetch_row(const std::byte* row, const Dim& dim, std::int64_t i) const {
+  // next one starts.
+  void prefetch_row(const std::byte* row, const Dim& dim, std::int64_t i) const {
     const std::int64_t size = inner_.size * std::max(inner_.stride, order_.width);
     const std::int64_t ahead = std::min(kAhead / size + 1, dim.size - 1 - i);
     if (size > kAhead || ahead == 0) return;
     const std::byte* const next = row + ahead * dim.stride;
-    for (std::int64_t at = 0; at < size; at += 64) __builtin_prefetch(next + at);
+    for (std::int64_t at = 0; at < size; at += 64) prefetch_near(next + at);
   }
 
   std::uint64_t sum_run(const std::byte* base, std::uint64_t index) {

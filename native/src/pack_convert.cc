@@ -5,6 +5,8 @@
 #include <cstring>
 
 #include "pack_loop.h"
+#include "pack_prefetch.h"
+#include "pack_transpose.h"
 
 namespace reshard {
 namespace {
@@ -16,11 +18,14 @@ constexpr std::int64_t kAffineBlock = 512;
 constexpr std::int64_t kStageBytes = 16 * 1024;
 
 // A block spans whole cache lines on both sides where the dims allow it.
-constexpr std::int64_t kStageRow = 128;
-constexpr std::int64_t kStageColumn = 32;
+constexpr std::int64_t kStageRow = 64;
+constexpr std::int64_t kStageColumn = 64;
 
 // Shorter runs are gathered first and converted many at a time.
-constexpr std::int64_t kMinDirectRun = 64;
+constexpr std::int64_t kMinDirectRun = 32;
+
+// How far ahead of the conversion the source is prefetched.
+constexpr std::int64_t kAhead = 8 * 1024;
 
 }  // namespace
 
@@ -161,7 +166,11 @@ class StagedConversion {
       run *= dims[--outer].size;
     }
     const Stores stores = wire_ == WireSide::kDestination ? stores_ : Stores::kCached;
+    // The next block is further along the same rows of the wire, more than the hardware follows.
+    const bool fetches = wire_ == WireSide::kSource && size_[ndim_ - 1] < dims_[ndim_ - 1].size;
+    const std::int64_t nbytes = run * conversion_.from_width();
     for_each_index(dims, outer, dst, src, [&](std::byte* to, const std::byte* from) {
+      if (fetches) prefetch_run_far(from + nbytes, nbytes);
       conversion_.run(from, to, run, stores);
     });
   }
@@ -172,10 +181,37 @@ class StagedConversion {
   const WireSide wire_;
   const Stores stores_;
   const std::int64_t width_;  // of an element in memory
-  std::int64_t extent_[kMaxDims] = {};
-  std::int64_t size_[kMaxDims] = {};
+  std::int64_t extent_[kMaxDims];
+  std::int64_t size_[kMaxDims];
   alignas(64) std::byte stage_[kStageBytes];
 };
+
+// Runs that are dense on both sides, one conversion each, with the run some way on prefetched: the
+// hardware does not guess where the next one starts.
+void convert_rows(const CopyDim* dims, int ndim, std::byte* dst, const std::byte* src,
+                  const Conversion& conversion, std::int64_t run, Stores stores) {
+  if (ndim == 0) return conversion.run(src, dst, run, stores);
+  const CopyDim rows = dims[ndim - 1];
+  const std::int64_t nbytes = run * conversion.from_width();
+  const std::int64_t fetched = std::min(nbytes, kAhead);
+  const std::int64_t ahead = kAhead / nbytes + 1;
+  for_each_index(dims, ndim - 1, dst, src, [&](std::byte* to, const std::byte* from) {
+    for (std::int64_t i = 0; i < rows.size; ++i) {
+      if (i + ahead < rows.size) prefetch_run_far(from + (i + ahead) * rows.src, fetched);
+      conversion.run(from + i * rows.src, to + i * rows.dst, run, stores);
+    }
+  });
+}
+
+// The dim that is contiguous in the source if there is a fast transpose that converts, or -1. The
+// last dim is contiguous in the destination.
+int transposed_dim(const CopyDim* dims, int ndim, const Conversion& conversion) {
+  if (dims[ndim - 1].dst != conversion.to_width()) return -1;
+  for (int k = 0; k + 1 < ndim; ++k) {
+    if (dims[k].src == conversion.from_width()) return k;
+  }
+  return -1;
+}
 
 }  // namespace
 
@@ -188,15 +224,21 @@ void convert_box(const CopyBox& box, std::byte* dst, const std::byte* src,
     if (box.dims[k].size > 1) dims[ndim++] = box.dims[k];
   }
   if (ndim == 0) return conversion.run(src, dst, 1, Stores::kCached);
-  const CopyDim& last = dims[ndim - 1];
-  const bool is_dense =
-      last.dst == conversion.to_width() && last.src == conversion.from_width();
-  if (is_dense && (ndim == 1 || last.size >= kMinDirectRun)) {
-    return for_each_index(dims, ndim - 1, dst, src, [&](std::byte* to, const std::byte* from) {
-      conversion.run(from, to, last.size, stores);
-    });
+  const CopyDim last = dims[ndim - 1];
+  if (last.dst == conversion.to_width() && last.src == conversion.from_width() &&
+      (ndim == 1 || last.size >= kMinDirectRun)) {
+    return convert_rows(dims, ndim - 1, dst, src, conversion, last.size, stores);
   }
-  StagedConversion(dims, ndim, conversion, wire, stores).run(dst, src);
+  const TransposeFunction transpose = transpose_function(conversion.from_width());
+  const int column = transposed_dim(dims, ndim, conversion);
+  if (wire == WireSide::kSource || column < 0 || transpose == nullptr) {
+    return StagedConversion(dims, ndim, conversion, wire, stores).run(dst, src);
+  }
+  const Transpose shape = {last.size, dims[column].size, dims[column].dst, last.src, &conversion};
+  for (int k = column; k + 2 < ndim; ++k) dims[k] = dims[k + 1];
+  for_each_index(dims, ndim - 2, dst, src, [&](std::byte* to, const std::byte* from) {
+    transpose(shape, to, from, stores);
+  });
 }
 
 }  // namespace reshard

@@ -85,7 +85,7 @@ void copy_box(const CopyBox& box, std::byte* dst, const std::byte* src, std::int
   const TransposeFunction transpose =
       rows.dst == run && columns.src == run ? transpose_function(run) : nullptr;
   if (transpose != nullptr) {
-    const Transpose shape = {rows.size, columns.size, columns.dst, rows.src};
+    const Transpose shape = {rows.size, columns.size, columns.dst, rows.src, nullptr};
     for_each_index(dims, rest, dst, src, [&](std::byte* to, const std::byte* from) {
       transpose(shape, to, from, stores);
     });

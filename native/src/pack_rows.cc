@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "pack_moves.h"
+#include "pack_prefetch.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -65,7 +66,7 @@ constexpr std::int64_t kAhead = 8192;
 __attribute__((target("avx2"))) void stream_lines(std::byte* dst, const std::byte* src,
                                                   std::int64_t size, const std::byte* ahead) {
   for (std::int64_t at = 0; at < size; at += kCacheLine) {
-    _mm_prefetch(reinterpret_cast<const char*>(ahead + at), _MM_HINT_T0);
+    prefetch_near(ahead + at);
     const auto* const from = reinterpret_cast<const __m256i*>(src + at);
     auto* const to = reinterpret_cast<__m256i*>(dst + at);
     const __m256i low = _mm256_loadu_si256(from);

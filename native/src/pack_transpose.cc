@@ -1,6 +1,7 @@
 #include "pack_transpose.h"
 
 #include "cpu_features.h"
+#include "pack_convert.h"
 #include "pack_rows.h"
 
 #if defined(__x86_64__)
@@ -9,12 +10,16 @@
 #include <algorithm>
 
 #include "pack_moves.h"
+#include "pack_prefetch.h"
 #endif
 
 namespace reshard {
 
 #if defined(__x86_64__)
 namespace {
+
+// Called only after a look at the processor; inlining needs it on callers and callees alike.
+#define RESHARD_AVX2 __attribute__((target("avx2")))
 
 constexpr std::int64_t kCacheLine = 64;
 
@@ -35,7 +40,7 @@ template <int width>
 constexpr int kBlock = 16 / width;
 
 template <int width>
-__attribute__((target("avx2"))) inline __m256i unpack_low(__m256i a, __m256i b) {
+RESHARD_AVX2 inline __m256i unpack_low(__m256i a, __m256i b) {
   if constexpr (width == 1) return _mm256_unpacklo_epi8(a, b);
   if constexpr (width == 2) return _mm256_unpacklo_epi16(a, b);
   if constexpr (width == 4) return _mm256_unpacklo_epi32(a, b);
@@ -43,7 +48,7 @@ __attribute__((target("avx2"))) inline __m256i unpack_low(__m256i a, __m256i b) 
 }
 
 template <int width>
-__attribute__((target("avx2"))) inline __m256i unpack_high(__m256i a, __m256i b) {
+RESHARD_AVX2 inline __m256i unpack_high(__m256i a, __m256i b) {
   if constexpr (width == 1) return _mm256_unpackhi_epi8(a, b);
   if constexpr (width == 2) return _mm256_unpackhi_epi16(a, b);
   if constexpr (width == 4) return _mm256_unpackhi_epi32(a, b);
@@ -53,7 +58,7 @@ __attribute__((target("avx2"))) inline __m256i unpack_high(__m256i a, __m256i b)
 // Transposes the n x n matrix in each half. Interleaving row i with row i + n/2 rotates the bits
 // of an element's (row, column) index by one; log2(n) times swaps row and column.
 template <int width>
-__attribute__((target("avx2"))) inline void transpose_halves(__m256i* rows) {
+RESHARD_AVX2 inline void transpose_halves(__m256i* rows) {
   constexpr int n = kBlock<width>;
 #pragma GCC unroll 4
   for (int stage = 1; stage < n; stage *= 2) {
@@ -70,9 +75,8 @@ __attribute__((target("avx2"))) inline void transpose_halves(__m256i* rows) {
 
 // Columns [0, 2n) of n rows into 2n rows of a tile, `pitch` bytes apart.
 template <int width>
-__attribute__((target("avx2"))) inline void transpose_block(const std::byte* const* rows,
-                                                            std::int64_t offset, std::byte* tile,
-                                                            std::int64_t pitch) {
+RESHARD_AVX2 inline void transpose_block(const std::byte* const* rows, std::int64_t offset,
+                                         std::byte* tile, std::int64_t pitch) {
   constexpr int n = kBlock<width>;
   __m256i block[n];
 #pragma GCC unroll 16
@@ -90,21 +94,11 @@ __attribute__((target("avx2"))) inline void transpose_block(const std::byte* con
 }
 
 // Both ends of aligned, whole cache lines.
-__attribute__((target("avx2"))) inline void stream_lines(std::byte* dst, const std::byte* src,
-                                                         std::int64_t size) {
+RESHARD_AVX2 inline void stream_lines(std::byte* dst, const std::byte* src, std::int64_t size) {
   for (std::int64_t at = 0; at < size; at += 32) {
     const __m256i value = _mm256_load_si256(reinterpret_cast<const __m256i*>(src + at));
     _mm256_stream_si256(reinterpret_cast<__m256i*>(dst + at), value);
   }
-}
-
-// GCC drops the call of a function that only prefetches, so these must be inlined.
-__attribute__((always_inline)) inline void prefetch_near(const std::byte* at) {
-  _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T0);
-}
-
-__attribute__((always_inline)) inline void prefetch_far(const std::byte* at) {
-  _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T1);
 }
 
 std::int64_t misalignment(const std::byte* pointer) {
@@ -136,8 +130,11 @@ class TiledTranspose {
         dst_(dst),
         src_(src),
         stores_(stores),
-        streams_lines_(stores == Stores::kStreaming && shape.dst_step % kCacheLine == 0),
-        first_rows_(first_extent(kFullRows, width, dst, shape.dst_step)),
+        dst_width_(shape.conversion == nullptr ? width : shape.conversion->to_width()),
+        streams_lines_(stores == Stores::kStreaming && shape.dst_step % kCacheLine == 0 &&
+                       shape.conversion == nullptr),
+        full_rows_(std::min(kTileBytes / dst_width_, kMaxTileRows)),
+        first_rows_(first_extent(full_rows_, dst_width_, dst, shape.dst_step)),
         first_columns_(first_extent(kFullColumns, width, src, shape.src_step)) {}
 
   void run() {
@@ -153,9 +150,8 @@ class TiledTranspose {
 
  private:
   static constexpr std::int64_t n = kBlock<width>;
-  static constexpr std::int64_t kFullRows = std::min(kTileBytes / width, kMaxTileRows);
   static constexpr std::int64_t kFullColumns = kCacheLine / width;
-  static constexpr std::int64_t kPitch = kFullRows * width;
+  static constexpr std::int64_t kPitch = kMaxTileRows * width;
 
   // Along the cache lines of the same source rows first: their pages stay in the TLB. After the
   // last tile comes one without rows.
@@ -165,7 +161,7 @@ class TiledTranspose {
       return {tile.row, tile.rows, column, std::min(kFullColumns, shape_.columns - column)};
     }
     const std::int64_t row = tile.row + tile.rows;
-    return {row, std::min(kFullRows, shape_.rows - row), 0,
+    return {row, std::min(full_rows_, shape_.rows - row), 0,
             std::min(first_columns_, shape_.columns)};
   }
 
@@ -174,11 +170,11 @@ class TiledTranspose {
   }
 
   std::byte* destination(std::int64_t row, std::int64_t column) const {
-    return dst_ + column * shape_.dst_step + row * width;
+    return dst_ + column * shape_.dst_step + row * dst_width_;
   }
 
   // Transposes into tile_ and returns where its first column is.
-  const std::byte* load(const Tile& tile) {
+  RESHARD_AVX2 const std::byte* load(const Tile& tile) {
     // Fewer columns than a block has: start earlier and transpose some again, or pad.
     const std::int64_t columns = std::max(tile.columns, std::min(2 * n, shape_.columns));
     const std::int64_t column = std::min(tile.column, shape_.columns - columns);
@@ -208,8 +204,8 @@ class TiledTranspose {
   }
 
   // Writes the tile out, and spreads the prefetches for the next one over it.
-  void store(const Tile& tile, const std::byte* columns, const Tile& next) {
-    const std::int64_t run = tile.rows * width;
+  RESHARD_AVX2 void store(const Tile& tile, const std::byte* columns, const Tile& next) {
+    const std::int64_t run = tile.rows * dst_width_;
     const bool whole_lines = streams_lines_ && run % kCacheLine == 0 &&
                              misalignment(destination(tile.row, tile.column)) == 0;
     const RowsFunction copy_rows = rows_function(run, stores_);
@@ -226,22 +222,23 @@ class TiledTranspose {
         continue;
       }
       if (next.rows > 0 && c < next.columns) {
-        prefetch_run(destination(next.row, next.column + c), next.rows * width);
+        prefetch_run_far(destination(next.row, next.column + c), next.rows * dst_width_);
       }
-      copy_rows(to, 0, columns + c * kPitch, 0, 1, run);
+      if (shape_.conversion != nullptr) {
+        shape_.conversion->run(columns + c * kPitch, to, tile.rows, stores_);
+      } else {
+        copy_rows(to, 0, columns + c * kPitch, 0, 1, run);
+      }
     }
-  }
-
-  __attribute__((always_inline)) static void prefetch_run(const std::byte* at, std::int64_t size) {
-    for (std::int64_t i = 0; i < size; i += kCacheLine) prefetch_far(at + i);
-    prefetch_far(at + size - 1);
   }
 
   const Transpose shape_;
   std::byte* const dst_;
   const std::byte* const src_;
   const Stores stores_;
+  const std::int64_t dst_width_;
   const bool streams_lines_;
+  const std::int64_t full_rows_;
   const std::int64_t first_rows_;
   const std::int64_t first_columns_;
   alignas(64) std::byte tile_[kFullColumns * kPitch];

@@ -9,19 +9,23 @@
 
 namespace reshard {
 
-// dst[c * dst_step + r * width] = src[r * src_step + c * width] for r < rows, c < columns: rows of
-// the source, contiguous along the columns, become columns of the destination.
+class Conversion;
+
+// dst[c * dst_step + r * dst_width] = src[r * src_step + c * width] for r < rows, c < columns: rows
+// of the source, contiguous along the columns, become columns of the destination. With a conversion
+// the elements are converted on their way out of the tile, and dst_width is what it makes of them.
 struct Transpose {
   std::int64_t rows;
   std::int64_t columns;
   std::int64_t dst_step;
   std::int64_t src_step;
+  const Conversion* conversion;  // nullptr: none
 };
 
 using TransposeFunction = void (*)(const Transpose& transpose, std::byte* dst,
                                    const std::byte* src, Stores stores);
 
-// The function for elements of `width` bytes, or nullptr where the processor has no fast one.
+// The function for source elements of `width` bytes; nullptr where the processor has no fast one.
 TransposeFunction transpose_function(std::int64_t width);
 
 }  // namespace reshard

@@ -253,13 +253,15 @@ struct MemoryCase {
 MemoryCase random_box(Random& random, std::int64_t width) {
   MemoryCase test = {};
   test.box.ndim = static_cast<int>(random.between(1, 4));
+  const bool is_large = random.one_in(6);  // several tiles of a transpose
+  if (is_large) test.box.ndim = static_cast<int>(random.between(2, 3));
+  std::int64_t budget = is_large ? 60000 : 1500;
   int order[4] = {0, 1, 2, 3};
   for (int k = test.box.ndim - 1; k > 0; --k) std::swap(order[k], order[random.between(0, k)]);
   std::int64_t step = width * (random.one_in(4) ? 2 : 1);
-  std::int64_t budget = random.one_in(8) ? 40000 : 1500;
   for (int i = 0; i < test.box.ndim; ++i) {
     const int k = order[i];
-    test.box.size[k] = std::min(random.between(1, random.one_in(2) ? 200 : 9), budget);
+    test.box.size[k] = std::min(random.between(1, is_large || random.one_in(2) ? 300 : 9), budget);
     budget /= test.box.size[k];
     test.box.stride[k] = step;
     step = step * test.box.size[k] + (random.one_in(3) ? random.between(0, 40) * width : 0);
