@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -10,13 +11,13 @@ from reshard.dtypes import DType
 from reshard.errors import LayoutError
 from reshard.tensor_spec import TensorSpec
 
-__all__ = ["Buffer", "BufferChecks", "BufferKey", "check_buffers"]
+__all__ = ["Buffer", "BufferChecks", "BufferKey", "BufferSnapshot", "check_buffers"]
 
 BufferKey = tuple[int, str]
 """(rank, stored name)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Buffer:
     """One rank's local array of one stored tensor, in host memory.
 
@@ -59,6 +60,21 @@ class Buffer:
         low = sum(span for span in spans if span < 0)
         high = sum(span for span in spans if span > 0)
         return low, high + self.dtype.itemsize
+
+
+class BufferSnapshot:
+    """Remembers which buffers a mapping had, without keeping them or their memory alive."""
+
+    def __init__(self, buffers: Mapping[BufferKey, Buffer]) -> None:
+        self._buffers = [(key, weakref.ref(buffer)) for key, buffer in buffers.items()]
+
+    def is_of(self, buffers: Mapping[BufferKey, Buffer]) -> bool:
+        """True if the mapping has the very same buffers; they are frozen, so nothing changed."""
+        return len(buffers) == len(self._buffers) and all(
+            buffer is not None and buffers.get(key) is buffer
+            for key, reference in self._buffers
+            for buffer in (reference(),)
+        )
 
 
 class BufferChecks:

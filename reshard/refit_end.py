@@ -10,7 +10,7 @@ from typing import Self
 
 import msgspec
 
-from reshard.buffers import Buffer, BufferChecks, BufferKey
+from reshard.buffers import Buffer, BufferChecks, BufferKey, BufferSnapshot
 from reshard.contribution import Roster, decode_all, make_contribution
 from reshard.control_messages import Role
 from reshard.dtypes import DType
@@ -93,7 +93,7 @@ class RefitEnd:
         self._session: Session | None = None
         self._session_epoch = -1
         self._checks = BufferChecks(self._specs, self._ranks, writes=role == "destination")
-        self._checked: dict[BufferKey, Buffer] | None = None
+        self._checked: BufferSnapshot | None = None
         self._report: RefitReport | None = None
         self._has_left = False
         member = local_member(
@@ -212,13 +212,13 @@ class RefitEnd:
 
     def _problem_of(self, buffers: Mapping[BufferKey, Buffer]) -> ErrorReport | None:
         """Returns what is wrong with the arrays; all members hear of it before any byte moves."""
-        if self._checked is not None and _are_same(self._checked, buffers):
+        if self._checked is not None and self._checked.is_of(buffers):
             return None
         try:
             self._checks.check(buffers)
         except LayoutError as error:
             return report_error(error)
-        self._checked = dict(buffers)
+        self._checked = BufferSnapshot(buffers)
         return None
 
     def _sides(
@@ -265,10 +265,6 @@ class RefitEnd:
         session, self._session = self._session, None
         if session is not None:
             session.close()
-
-
-def _are_same(a: Mapping[BufferKey, Buffer], b: Mapping[BufferKey, Buffer]) -> bool:
-    return len(a) == len(b) and all(a.get(key) is buffer for key, buffer in b.items())
 
 
 def _raise_problem(go: Go, everybody: Sequence[_Beginning]) -> None:

@@ -9,7 +9,7 @@ import hashlib
 import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -17,14 +17,14 @@ from reshard.buffers import Buffer, BufferKey
 from reshard.contribution import Contribution, Roster, decode_all, make_epoch_plan
 from reshard.errors import PlanError, TransportError, VerificationError
 from reshard.exchange import Exchange
+from reshard.local_program import LocalProgram
 from reshard.logical_space import Side, pieces_of_rank
 from reshard.machine import check_one_machine
 from reshard.matching import TensorPair
 from reshard.outcome import Outcome, make_report
-from reshard.program_table import Endpoint, ProgramTables, make_program_tables
 from reshard.report import RefitReport
 from reshard.schedule import SLOTS_PER_RING, chunk_bytes_for
-from reshard.verification import FingerprintTable, Verifier, make_fingerprint_table
+from reshard.verification import Verifier
 
 __all__ = ["Session"]
 
@@ -63,7 +63,6 @@ class Session:
     ) -> None:
         self._roster = roster
         self._ranks = roster.ranks[exchange.process]
-        self._rank_offset = rank_offset
         self._communicator: Any = None
         self._verifier: Verifier | None = None
         deadline = time.monotonic() + timeout_s
@@ -73,48 +72,20 @@ class Session:
         )
         self._copy_rate = max(each.copy_rate for each in everybody)
         self.plan = make_epoch_plan(roster, everybody)
-        self._tables = self._make_tables(src_buffers, dst_buffers)
+        self._local = LocalProgram(self.plan, self._ranks, rank_offset, src_buffers, dst_buffers)
         self._bytes_held = sum(_bytes_held(pair, self._ranks) for pair in self.plan.pairs)
         peers = self._peers()
         chunk = self._agree(exchange, len(peers[0]) + len(peers[1]), _left(deadline))
         self._chunk_bytes = chunk
-        self._program = self._make_program()
+        self._local.compile(chunk)
         self._connect(exchange, everybody, peers, deadline)
-
-    def _make_tables(
-        self,
-        src_buffers: Mapping[BufferKey, Buffer],
-        dst_buffers: Mapping[BufferKey, Buffer],
-    ) -> ProgramTables:
-        """Builds this process's tables; the memory shapes they were made for are remembered."""
-        src, dst = self._shifted(src_buffers), self._shifted(dst_buffers)
-        tables = make_program_tables(self.plan, self._ranks, src, dst)
-        self._fingerprint_table: FingerprintTable | None = None
-        self._shapes = _shapes(tables.endpoints, (src, dst))
-        return tables
-
-    def _make_program(self) -> Any:  # noqa: ANN401 (native classes are imported late)
-        from reshard._native import Program
-
-        tables = self._tables
-        return Program(
-            tables.streams,
-            tables.operations,
-            tables.zeros,
-            tables.extents,
-            len(tables.endpoints),
-            self._chunk_bytes,
-        )
-
-    def _shifted(self, buffers: Mapping[BufferKey, Buffer]) -> dict[BufferKey, Buffer]:
-        return {(rank + self._rank_offset, name): b for (rank, name), b in buffers.items()}
 
     def _peers(self) -> tuple[list[int], list[int]]:
         """Returns the other processes that this one sends to, and receives from."""
         process_of = {r: p for p, ranks in enumerate(self._roster.ranks) for r in ranks}
         own = set(self._ranks)
-        send = {process_of[dst] for _, dst in self._tables.bytes_out if dst not in own}
-        receive = {process_of[src] for src, _ in self._tables.bytes_in if src not in own}
+        send = {process_of[dst] for _, dst in self._local.tables.bytes_out if dst not in own}
+        receive = {process_of[src] for src, _ in self._local.tables.bytes_in if src not in own}
         return sorted(send), sorted(receive)
 
     def _agree(self, exchange: Exchange, num_rings: int, timeout_s: float) -> int:
@@ -207,33 +178,9 @@ class Session:
         Collective: every member.
         """
         deadline = time.monotonic() + timeout_s
-        sides = self._shifted(src_buffers), self._shifted(dst_buffers)
-        self._follow_strides(sides)
-        addresses = array(
-            "Q", [sides[e.side][e.rank, e.name].address for e in self._tables.endpoints]
-        )
-        start = time.perf_counter()
-        try:
-            stats = self._program.run(
-                self._communicator, addresses, run_id=run_id, timeout_s=_left(deadline)
-            )
-        except TransportError as error:
-            self._raise_cause(exchange, error)
+        self._local.bind(src_buffers, dst_buffers)
+        outcome = self._move(exchange, run_id=run_id, verify=verify, timeout_s=timeout_s)
         moved = time.perf_counter()
-        sums = self._fingerprints(sides) if verify else b""
-        verified = time.perf_counter()
-        outcome = Outcome(
-            stats.bytes_received + stats.bytes_local,
-            stats.bytes_local,
-            self._bytes_held,
-            moved - start,
-            verified - moved,
-            stats.ns_pack / 1e9,
-            stats.ns_unpack / 1e9,
-            stats.ns_wait / 1e9,
-            stats.peak_staging_bytes,
-            sums,
-        )
         answers = exchange.exchange(
             "done",
             msgspec.msgpack.encode(outcome),
@@ -245,7 +192,7 @@ class Session:
             raise TransportError(f"{name} gave up during the move; the destination is torn.")
         outcomes = decode_all(answers, Outcome)
         fingerprints = self._verdict(outcomes) if verify else {}
-        phases = {**phases, "commit": time.perf_counter() - verified}
+        phases = {**phases, "commit": time.perf_counter() - moved}
         return make_report(
             outcomes,
             version=version,
@@ -256,10 +203,32 @@ class Session:
             fingerprints=fingerprints,
         )
 
+    def _move(self, exchange: Exchange, *, run_id: int, verify: bool, timeout_s: float) -> Outcome:
+        """Does this process's part of the move, and sums up what it has then."""
+        start = time.perf_counter()
+        try:
+            stats = self._local.run(self._communicator, run_id=run_id, timeout_s=timeout_s)
+        except TransportError as error:
+            self._raise_cause(exchange, error)
+        moved = time.perf_counter()
+        sums = self._local.fingerprints() if verify else b""
+        return Outcome(
+            bytes_in=stats.bytes_received + stats.bytes_local,
+            bytes_local=stats.bytes_local,
+            bytes_held=self._bytes_held,
+            move_s=moved - start,
+            verify_s=time.perf_counter() - moved,
+            pack_s=stats.ns_pack / 1e9,
+            unpack_s=stats.ns_unpack / 1e9,
+            idle_s=stats.ns_wait / 1e9,
+            peak_staging_bytes=stats.peak_staging_bytes,
+            sums=sums,
+        )
+
     def _liveness(self) -> Callable[[], None] | None:
         return None if self._communicator is None else self._communicator.check_peers
 
-    def _raise_cause(self, exchange: Exchange, error: TransportError) -> None:
+    def _raise_cause(self, exchange: Exchange, error: TransportError) -> NoReturn:
         """Raises what broke the run: another member's error if it is the cause, else `error`."""
         from reshard._native import is_abort
 
@@ -274,30 +243,6 @@ class Session:
             if rank in ranks:
                 return process
         return None
-
-    def _follow_strides(
-        self, sides: tuple[Mapping[BufferKey, Buffer], Mapping[BufferKey, Buffer]]
-    ) -> None:
-        """Makes the tables anew if local arrays have other strides than when they were made."""
-        if _shapes(self._tables.endpoints, sides) == self._shapes:
-            return
-        self._fingerprint_table = None
-        self._tables = make_program_tables(self.plan, self._ranks, *sides)
-        self._shapes = _shapes(self._tables.endpoints, sides)
-        self._program.close()
-        self._program = self._make_program()
-
-    def _fingerprints(
-        self, sides: tuple[Mapping[BufferKey, Buffer], Mapping[BufferKey, Buffer]]
-    ) -> bytes:
-        from reshard._native import fingerprints
-
-        table = self._fingerprint_table
-        if table is None:
-            table = make_fingerprint_table(self.plan, self._ranks, *sides)
-            self._fingerprint_table = table
-        addresses = array("Q", [sides[e.side][e.rank, e.name].address for e in table.endpoints])
-        return fingerprints(table.rows, addresses, table.num_slots).tobytes()
 
     def _verdict(self, outcomes: Sequence[Outcome]) -> Mapping[str, int]:
         if self._verifier is None:
@@ -317,15 +262,7 @@ class Session:
         communicator, self._communicator = self._communicator, None
         if communicator is not None:
             communicator.close()
-        self._program.close()
-
-
-def _shapes(
-    endpoints: Sequence[Endpoint],
-    sides: tuple[Mapping[BufferKey, Buffer], Mapping[BufferKey, Buffer]],
-) -> list[tuple[tuple[int, ...], tuple[int, ...], int]]:
-    buffers = [sides[e.side][e.rank, e.name] for e in endpoints]
-    return [(buffer.shape, buffer.strides, int(buffer.dtype)) for buffer in buffers]
+        self._local.close()
 
 
 def _bytes_held(pair: TensorPair, ranks: Sequence[int]) -> int:

@@ -1,0 +1,127 @@
+"""One process's native program: made of its part of the plan, bound to its local arrays."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from reshard.buffers import Buffer, BufferKey, BufferSnapshot
+from reshard.errors import PlanError
+from reshard.plan import Plan
+from reshard.program_table import Endpoint, ProgramTables, make_program_tables
+from reshard.verification import FingerprintTable, make_fingerprint_table
+
+if TYPE_CHECKING:
+    from reshard._native import Communicator, Program, RunStats
+
+__all__ = ["LocalProgram"]
+
+Buffers = Mapping[BufferKey, Buffer]
+_Shape = tuple[tuple[int, ...], tuple[int, ...], int]
+
+
+class LocalProgram:
+    """What one process does in every refit of an epoch.
+
+    Args:
+        plan: the plan of the epoch.
+        ranks: the ranks of this process, in the plan's numbers.
+        rank_offset: what to add to the rank numbers of buffers to get the plan's.
+        src_buffers, dst_buffers: local arrays, in the numbers of the process's side.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        ranks: Sequence[int],
+        rank_offset: int,
+        src_buffers: Buffers,
+        dst_buffers: Buffers,
+    ) -> None:
+        self._plan = plan
+        self._ranks = tuple(ranks)
+        self._rank_offset = rank_offset
+        self._given: tuple[BufferSnapshot, BufferSnapshot] | None = None
+        self._program: Program | None = None
+        self._chunk_bytes = 0
+        self._fingerprint_table: FingerprintTable | None = None
+        self._fingerprint_addresses = array("Q")
+        sides = self._shifted(src_buffers), self._shifted(dst_buffers)
+        self.tables: ProgramTables = make_program_tables(plan, self._ranks, *sides)
+        self._shapes = _shapes(self.tables.endpoints, sides)
+
+    def compile(self, chunk_bytes: int) -> None:
+        """Makes the native program, with messages of the agreed size."""
+        from reshard._native import Program
+
+        self.close()
+        self._chunk_bytes = chunk_bytes
+        tables = self.tables
+        self._program = Program(
+            tables.streams,
+            tables.operations,
+            tables.zeros,
+            tables.extents,
+            len(tables.endpoints),
+            chunk_bytes,
+        )
+
+    def bind(self, src_buffers: Buffers, dst_buffers: Buffers) -> None:
+        """Takes the arrays of the next run; where strides differ from before, tables are made anew.
+
+        The same buffers as last time cost next to nothing.
+        """
+        if self._given is not None and (
+            self._given[0].is_of(src_buffers) and self._given[1].is_of(dst_buffers)
+        ):
+            return
+        sides = self._shifted(src_buffers), self._shifted(dst_buffers)
+        shapes = _shapes(self.tables.endpoints, sides)
+        if shapes != self._shapes:
+            self.tables = make_program_tables(self._plan, self._ranks, *sides)
+            self._shapes = shapes
+            self._fingerprint_table = None
+            self.compile(self._chunk_bytes)
+        self._addresses = _addresses(self.tables.endpoints, sides)
+        table = self._fingerprint_table
+        if table is None:
+            table = make_fingerprint_table(self._plan, self._ranks, *sides)
+            self._fingerprint_table = table
+        self._fingerprint_addresses = _addresses(table.endpoints, sides)
+        self._given = BufferSnapshot(src_buffers), BufferSnapshot(dst_buffers)
+
+    def run(self, communicator: Communicator | None, *, run_id: int, timeout_s: float) -> RunStats:
+        """Moves everything once; see `_native.Program.run`."""
+        if self._program is None:
+            raise PlanError("this program is closed, or was never compiled.")
+        return self._program.run(communicator, self._addresses, run_id=run_id, timeout_s=timeout_s)
+
+    def fingerprints(self) -> bytes:
+        """Returns the sums of this process's pieces, as `Verifier` expects them."""
+        from reshard._native import fingerprints
+
+        table = self._fingerprint_table
+        if table is None:
+            raise PlanError("this program has no arrays yet; bind them first.")
+        return fingerprints(table.rows, self._fingerprint_addresses, table.num_slots).tobytes()
+
+    def close(self) -> None:
+        """Frees the native program; closing twice is fine."""
+        program, self._program = self._program, None
+        if program is not None:
+            program.close()
+
+    def _shifted(self, buffers: Buffers) -> Buffers:
+        if self._rank_offset == 0:
+            return buffers
+        return {(rank + self._rank_offset, name): b for (rank, name), b in buffers.items()}
+
+
+def _shapes(endpoints: Sequence[Endpoint], sides: tuple[Buffers, Buffers]) -> list[_Shape]:
+    buffers = [sides[e.side][e.rank, e.name] for e in endpoints]
+    return [(buffer.shape, buffer.strides, int(buffer.dtype)) for buffer in buffers]
+
+
+def _addresses(endpoints: Sequence[Endpoint], sides: tuple[Buffers, Buffers]) -> array[int]:
+    return array("Q", [sides[e.side][e.rank, e.name].address for e in endpoints])
