@@ -8,14 +8,14 @@ the fingerprint of the tensor on that side: that checks the two sides against ea
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from reshard.box import Box
 from reshard.buffers import Buffer, BufferKey
 from reshard.fingerprint import seed_of_name
-from reshard.logical_space import Piece, Side, pieces_of_rank
+from reshard.logical_space import Piece, pieces_of_rank
 from reshard.matching import TensorPair
 from reshard.plan import Plan
 from reshard.program_table import Endpoint, locate
@@ -26,14 +26,18 @@ __all__ = ["FingerprintTable", "Verdict", "Verifier", "make_fingerprint_table"]
 _MASK64 = (1 << 64) - 1
 
 
-class _SlotKey(NamedTuple):
-    """What one sum stands for: side, pair, the stored box, and the part of it that is summed."""
+class _Slot(NamedTuple):
+    """One sum that a rank reports of one tensor.
 
-    side: int
-    pair: int
-    box: BoxKey
+    Attributes:
+        piece: the stored piece.
+        part: bounds of what is summed, inside the piece.
+        number: equal for ranks that store the same box; counted per geometry and side.
+    """
+
+    piece: Piece
     part: BoxKey
-    counts: bool
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,38 +62,67 @@ class Verdict:
     problems: tuple[str, ...]
 
 
+class _Cover:
+    """The sums that ranks report of tensors of one geometry, on one side.
+
+    Attributes:
+        boxes: per slot number, what is summed.
+        counts: per slot number, whether it is part of the tensor's fingerprint. Boxes that overlap
+            are cut so that each element counts once.
+    """
+
+    def __init__(self, pair: TensorPair, side: int) -> None:
+        self._side = (pair.geometry.src, pair.geometry.dst)[side]
+        self._ndim = len(pair.geometry.space.shape)
+        self._parts = _cut_overlaps(pair, side)
+        self._numbers: dict[tuple[BoxKey, BoxKey], int] = {}
+        self._slots: dict[int, list[_Slot]] = {}
+        self.boxes: list[BoxKey] = []
+        self.counts: list[bool] = []
+        for position, rank in enumerate(self._side.layout.ranks):
+            self._slots[position] = list(self._slots_of(rank))
+
+    def slots_at(self, position: int) -> list[_Slot]:
+        """Returns what the rank at a position of the layout reports, in order."""
+        return self._slots[position]
+
+    def _slots_of(self, rank: int) -> Iterator[_Slot]:
+        for piece in pieces_of_rank(self._side, self._ndim, rank):
+            box = piece.start, piece.stop
+            parts = [(box, True)] if self._parts is None else self._parts[box]
+            for part, counts in parts:
+                number = self._numbers.setdefault((box, part), len(self.boxes))
+                if number == len(self.boxes):
+                    self.boxes.append(part)
+                    self.counts.append(counts)
+                yield _Slot(piece, part, number)
+
+
 class _Covers:
-    """The parts into which stored boxes are cut so that each element is counted once."""
+    """Covers of all pairs of a plan; pairs of equal geometry share them."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._parts: dict[tuple[int, int], Parts | None] = {}
+        self._covers: dict[tuple[int, int], _Cover] = {}
 
-    def slots_of_rank(self, side: int, rank: int) -> list[tuple[_SlotKey, Piece]]:
-        """Returns the sums that a rank reports for one side, in the order of its report."""
-        slots = []
-        for number, pair in enumerate(self._plan.pairs):
-            spec = (pair.src, pair.dst)[side]
-            if spec.layout.position(rank) is None:
-                continue
-            for piece in _pieces(pair, side, rank):
-                box = piece.start, piece.stop
-                for part, counts in self._parts_of(pair, side, box):
-                    slots.append((_SlotKey(side, number, box, part, counts), piece))
-        return slots
-
-    def _parts_of(self, pair: TensorPair, side: int, box: BoxKey) -> list[tuple[BoxKey, bool]]:
+    def cover(self, side: int, pair: TensorPair) -> _Cover:
+        """Returns the cover of one side of a pair."""
         key = side, id(pair.geometry)
-        if key not in self._parts:
-            self._parts[key] = _cut_overlaps(pair, side)
-        parts = self._parts[key]
-        return [(box, True)] if parts is None else parts[box]
+        cover = self._covers.get(key)
+        if cover is None:
+            cover = self._covers[key] = _Cover(pair, side)
+        return cover
 
-
-def _pieces(pair: TensorPair, side: int, rank: int) -> list[Piece]:
-    spec = (pair.src, pair.dst)[side]
-    rows = (pair.geometry.src.rows, pair.geometry.dst.rows)[side]
-    return pieces_of_rank(Side(spec.shape, spec.layout, rows), len(pair.geometry.space.shape), rank)
+    def of_rank(self, side: int, rank: int) -> Iterator[tuple[int, list[_Slot]]]:
+        """Yields (pair number, slots) of every pair that a rank stores, in the order of reports."""
+        positions: dict[int, int | None] = {}
+        for number, pair in enumerate(self._plan.pairs):
+            layout = (pair.src, pair.dst)[side].layout
+            if id(layout) not in positions:
+                positions[id(layout)] = layout.position(rank)
+            position = positions[id(layout)]
+            if position is not None:
+                yield number, self.cover(side, pair).slots_at(position)
 
 
 Parts = dict[BoxKey, list[tuple[BoxKey, bool]]]
@@ -167,33 +200,30 @@ def make_fingerprint_table(
     ordered = sorted(ranks)
     for side, buffers in ((0, src_buffers), (1, dst_buffers)):
         for rank in ordered:
-            for key, piece in covers.slots_of_rank(side, rank):
-                pair = plan.pairs[key.pair]
+            for pair_number, slots in covers.of_rank(side, rank):
+                pair = plan.pairs[pair_number]
+                seed = seed_of_name(pair.name)
                 endpoint = Endpoint(side, rank, (pair.src, pair.dst)[side].name)
-                number = numbers.setdefault(endpoint, len(numbers))
-                rows.extend(_row(pair, key, piece, buffers[rank, endpoint.name], count, number))
-                count += 1
+                for slot in slots:
+                    number = numbers.setdefault(endpoint, len(numbers))
+                    buffer = buffers[rank, endpoint.name]
+                    rows.extend((count, number, *_region(pair, side, slot, buffer, seed)))
+                    count += 1
     return FingerprintTable(tuple(numbers), rows, count)
 
 
-def _row(
-    pair: TensorPair, key: _SlotKey, piece: Piece, buffer: Buffer, slot: int, number: int
-) -> list[int]:
-    space = pair.geometry.space
-    side_rows = (pair.geometry.src.rows, pair.geometry.dst.rows)[key.side]
-    start, stop = key.part
-    place = locate(side_rows, piece, start, stop, buffer.strides)
-    steps = space.index_strides
+def _region(pair: TensorPair, side: int, slot: _Slot, buffer: Buffer, seed: int) -> list[int]:
+    """Returns a row of the native table, from the offset on."""
+    side_rows = (pair.geometry.src.rows, pair.geometry.dst.rows)[side]
+    start, stop = slot.part
+    place = locate(side_rows, slot.piece, start, stop, buffer.strides)
+    steps = pair.geometry.space.index_strides
     base = sum(first * step for first, step in zip(start, steps, strict=True))
-    seed = seed_of_name(pair.name)
-    seed -= (seed >> 63) << 64
     return [
-        slot,
-        number,
         place.offset,
         int(buffer.dtype),
         int(pair.dst.dtype),
-        seed,
+        seed - ((seed >> 63) << 64),
         len(steps),
         *place.sizes,
         *place.strides,
@@ -212,22 +242,26 @@ class Verifier:
 
     def __init__(self, plan: Plan, ranks: Sequence[Sequence[int]]) -> None:
         self._plan = plan
-        self._keys: list[_SlotKey] = []
-        self._slots: list[list[int]] = []
-        self._ranks: list[list[int]] = []
-        covers = _Covers(plan)
-        numbers: dict[_SlotKey, int] = {}
-        for own in ranks:
-            slots: list[int] = []
-            holders: list[int] = []
-            for side in (0, 1):
-                for rank in sorted(own):
-                    for key, _ in covers.slots_of_rank(side, rank):
-                        slots.append(numbers.setdefault(key, len(numbers)))
-                        holders.append(rank)
-            self._slots.append(slots)
-            self._ranks.append(holders)
-        self._keys = list(numbers)
+        self._covers = _Covers(plan)
+        # Slot numbers of all tensors in one sequence: those of a pair begin at its first slot.
+        self._pair_of_slot: list[int] = []
+        self._first_slots: tuple[list[int], list[int]] = ([], [])
+        for side in (0, 1):
+            for number, pair in enumerate(plan.pairs):
+                self._first_slots[side].append(len(self._pair_of_slot))
+                cover = self._covers.cover(side, pair)
+                self._pair_of_slot += [number] * len(cover.boxes)
+        self._reports = [self._report_order(own) for own in ranks]
+
+    def _report_order(self, ranks: Sequence[int]) -> list[tuple[int, int]]:
+        """Returns (slot, rank) of each sum in the report of the process that drives `ranks`."""
+        return [
+            (self._first_slots[side][pair] + slot.number, rank)
+            for side in (0, 1)
+            for rank in sorted(ranks)
+            for pair, slots in self._covers.of_rank(side, rank)
+            for slot in slots
+        ]
 
     def verdict(self, reports: Sequence[Sequence[int]]) -> Verdict:
         """Returns what the sums say.
@@ -235,46 +269,47 @@ class Verifier:
         Args:
             reports: per process, its sums in the order of `make_fingerprint_table`.
         """
-        sums: list[int | None] = [None] * len(self._keys)
-        holders = [0] * len(self._keys)
+        sums: list[int | None] = [None] * len(self._pair_of_slot)
+        holders = [0] * len(sums)
         problems: dict[int, str] = {}
-        for slots, ranks, values in zip(self._slots, self._ranks, reports, strict=True):
-            for slot, rank, value in zip(slots, ranks, values, strict=True):
+        for order, values in zip(self._reports, reports, strict=True):
+            for (slot, rank), value in zip(order, values, strict=True):
                 expected = sums[slot]
                 if expected is None:
                     sums[slot], holders[slot] = value, rank
                 elif expected != value:
-                    key = self._keys[slot]
-                    problem = _replica_problem(
-                        self._plan, key, holders[slot], rank, expected, value
-                    )
-                    problems.setdefault(key.pair, problem)
-        totals = self._totals(sums)
+                    problem = self._replica_problem(slot, holders[slot], rank, expected, value)
+                    problems.setdefault(self._pair_of_slot[slot], problem)
+        fingerprints = {}
         for number, pair in enumerate(self._plan.pairs):
-            src, dst = totals[0][number], totals[1][number]
+            src, dst = (self._total(side, number, sums) for side in (0, 1))
+            fingerprints[pair.name] = src
             if src != dst:
                 problems.setdefault(
                     number,
                     f"{pair.name}: fingerprint {src:016x} at the source, {dst:016x} at the "
                     "destination.",
                 )
-        fingerprints = {pair.name: totals[0][n] for n, pair in enumerate(self._plan.pairs)}
         return Verdict(fingerprints, tuple(problems[number] for number in sorted(problems)))
 
-    def _totals(self, sums: Sequence[int | None]) -> tuple[list[int], list[int]]:
-        """Returns the fingerprint of every pair on each side."""
-        totals = [0] * len(self._plan.pairs), [0] * len(self._plan.pairs)
-        for key, value in zip(self._keys, sums, strict=True):
-            if key.counts and value is not None:
-                totals[key.side][key.pair] += value
-        return [n & _MASK64 for n in totals[0]], [n & _MASK64 for n in totals[1]]
+    def _total(self, side: int, number: int, sums: Sequence[int | None]) -> int:
+        """Returns the fingerprint of one tensor on one side."""
+        first = self._first_slots[side][number]
+        counts = self._covers.cover(side, self._plan.pairs[number]).counts
+        total = 0
+        for slot, is_counted in enumerate(counts, first):
+            value = sums[slot]
+            if is_counted and value is not None:
+                total += value
+        return total & _MASK64
 
-
-def _replica_problem(
-    plan: Plan, key: _SlotKey, holder: int, rank: int, expected: int, value: int
-) -> str:
-    box = ", ".join(f"{a}:{b}" for a, b in zip(*key.part, strict=True))
-    return (
-        f"{plan.pairs[key.pair].name}: {('source', 'destination')[key.side]} ranks {holder} and "
-        f"{rank} both store [{box}] but hold different values ({expected:016x}, {value:016x})."
-    )
+    def _replica_problem(self, slot: int, holder: int, rank: int, expected: int, value: int) -> str:
+        number = self._pair_of_slot[slot]
+        pair = self._plan.pairs[number]
+        side = 1 if slot >= self._first_slots[1][0] else 0
+        start, stop = self._covers.cover(side, pair).boxes[slot - self._first_slots[side][number]]
+        box = ", ".join(f"{a}:{b}" for a, b in zip(start, stop, strict=True))
+        return (
+            f"{pair.name}: {('source', 'destination')[side]} ranks {holder} and {rank} both store "
+            f"[{box}] but hold different values ({expected:016x}, {value:016x})."
+        )
