@@ -89,6 +89,7 @@ class Layout:
     order: tuple[str, ...] = ()
     division: Division = "chunk"
     _axes: dict[int, tuple[int, ...]] = field(init=False, repr=False, compare=False, hash=False)
+    _cuts: dict[int, tuple[Cut, ...]] = field(init=False, repr=False, compare=False, hash=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "placements", tuple(self.placements))
@@ -106,11 +107,15 @@ class Layout:
                 f"order {self.order} must name every axis of mesh {self.mesh} exactly once."
             )
         axes: dict[int, tuple[int, ...]] = {}
+        cuts: dict[int, tuple[Cut, ...]] = {}
         for axis in map(self.mesh.axis_names.index, self.order):
             placement = self.placements[axis]
             if isinstance(placement, Shard):
-                axes[placement.dim] = (*axes.get(placement.dim, ()), axis)
+                dim = placement.dim
+                axes[dim] = (*axes.get(dim, ()), axis)
+                cuts[dim] = (*cuts.get(dim, ()), (self.mesh.shape[axis], placement.blocks))
         object.__setattr__(self, "_axes", axes)
+        object.__setattr__(self, "_cuts", cuts)
 
     @classmethod
     def replicated(cls, mesh: Mesh) -> Layout:
@@ -176,11 +181,7 @@ class Layout:
 
     def cuts_of_dim(self, dim: int) -> tuple[Cut, ...]:
         """Returns (parts, blocks) of each axis that cuts a tensor dim, major first."""
-        return tuple(
-            (self.mesh.shape[axis], placement.blocks)
-            for axis in self.axes_of_dim(dim)
-            if isinstance(placement := self.placements[axis], Shard)
-        )
+        return self._cuts.get(dim, ())
 
     def runs_of_dim(self, dim: int, length: int) -> tuple[tuple[Run, ...], ...]:
         """Returns the runs of a dim for each part; parts count as in `division.cut_dim`."""
@@ -194,8 +195,8 @@ class Layout:
                     f"{placement} cuts dim {placement.dim} of a tensor of shape {shape}, which has "
                     f"{len(shape)} dims."
                 )
-        for dim, length in enumerate(shape):
-            self.runs_of_dim(dim, length)
+        for dim in self._cuts:
+            self.runs_of_dim(dim, shape[dim])
 
     def part_of_dim(self, dim: int, coordinate: tuple[int, ...]) -> int:
         """Returns which part of a dim the rank at a mesh coordinate holds."""
