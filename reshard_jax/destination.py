@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 import jax
 
 import reshard
-from reshard import Casts, PlanError, RefitReport
+from reshard import DEFAULT_STAGING_BYTES, Casts, RefitReport
 from reshard_jax.buffers import ReceiveBuffers
 from reshard_jax.compat import is_array
 from reshard_jax.description import Description
@@ -67,7 +67,7 @@ class Destination:
         token: str | None = None,
         casts: Casts = (),
         allow_unmatched: Iterable[str] = (),
-        staging_bytes: int = 64 << 20,
+        staging_bytes: int = DEFAULT_STAGING_BYTES,
         timeout_s: float = 60.0,
     ) -> None:
         tree = NamedTree(template, leaves)
@@ -135,7 +135,6 @@ class Destination:
         received = ReceiveBuffers(self._description, self._initial)
         try:
             report = self._end.refit(received.buffers, timeout_s=timeout_s)
-            self._check_all_came(report)
             params = self._tree.with_values(received.to_arrays())
         finally:
             # The end may remember the mapping, and must not hold memory between refits.
@@ -147,27 +146,8 @@ class Destination:
         return {
             spec.name: value if is_array(value) else None
             for spec, value in zip(self._description.specs, tree.values, strict=True)
-            if any(self._may_be_missing(part.name) for part in spec.parts)
+            if any(fnmatchcase(p.name, pattern) for p in spec.parts for pattern in self._allowed)
         }
-
-    def _may_be_missing(self, name: str) -> bool:
-        return any(fnmatchcase(name, pattern) for pattern in self._allowed)
-
-    def _check_all_came(self, report: RefitReport) -> None:
-        """Refuses weights without a source that only the other side allowed to be missing."""
-        if not report.is_verified:
-            return
-        missing = [
-            part.name
-            for spec in self._description.specs
-            for part in spec.parts
-            if part.name not in report.fingerprints and not self._may_be_missing(part.name)
-        ]
-        if missing:
-            raise PlanError(
-                f"{len(missing)} weights have no source, such as {missing[:5]}: the source allowed "
-                "it, this destination did not. Give allow_unmatched=[...] here too, or add them."
-            )
 
     def describe_plan(self) -> str:
         """Returns the summary of the current plan.

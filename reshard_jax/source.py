@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import reshard
-from reshard import Casts, LayoutError, RefitReport
+from reshard import DEFAULT_STAGING_BYTES, Casts, LayoutError, RefitReport
 from reshard_jax.buffers import source_buffers
 from reshard_jax.compat import is_array
 from reshard_jax.description import Description
@@ -39,7 +39,7 @@ class Source:
         group: name of this program.
         token: shared secret of all programs; required unless the address is loopback.
         casts: (source dtype, destination dtype) conversions that are wanted.
-        allow_unmatched: shell-style patterns of canonical names that may stay without a partner.
+        allow_unmatched: shell-style patterns of canonical names that no destination has to take.
         staging_bytes: memory of this process for chunks under way.
         min_destinations: how many destination programs a publish waits for.
         timeout_s: limit of every wait unless a call gives its own.
@@ -66,7 +66,7 @@ class Source:
         token: str | None = None,
         casts: Casts = (),
         allow_unmatched: Iterable[str] = (),
-        staging_bytes: int = 64 << 20,
+        staging_bytes: int = DEFAULT_STAGING_BYTES,
         min_destinations: int = 1,
         timeout_s: float = 60.0,
     ) -> None:
