@@ -1,6 +1,6 @@
 // How fast pack and unpack are beside memcpy, measured in turns in one process on one thread.
 //
-//   pack_speed [--quick] [--cpu-time] [--huge-pages]
+//   pack_speed [--quick] [--cpu-time] [--huge-pages] [part of a case's name]
 //
 // Every case is verified element by element before it is timed. The ratio compares traffic (bytes
 // read plus bytes written per second) with that of memcpy, so that casts compare too. "whole" is
@@ -42,6 +42,7 @@ struct Options {
   bool quick = false;
   bool cpu_time = false;
   bool huge_pages = false;
+  std::string only;  // part of the names of the cases to run
 };
 
 struct Case {
@@ -268,7 +269,10 @@ void time_small_boxes(const Buffers& buffers, const Options& options) {
 int run(const Options& options) {
   const Buffers buffers = {allocate(kMemory, options), allocate(kPayload, options),
                            allocate(kPayload, options)};
-  const std::vector<Case> cases = make_cases();
+  std::vector<Case> cases;
+  for (const Case& test : make_cases()) {
+    if (test.name.find(options.only) != std::string::npos) cases.push_back(test);
+  }
   constexpr Cut cuts[] = {Cut::kWhole, Cut::kChunked, Cut::kSlots};
   bool all_equal = true;
   for (const Case& test : cases) {
@@ -335,8 +339,10 @@ int main(int argc, char** argv) {
       options.cpu_time = true;
     } else if (argument == "--huge-pages") {
       options.huge_pages = true;
+    } else if (argument[0] != '-') {
+      options.only = argument;
     } else {
-      std::fprintf(stderr, "usage: %s [--quick] [--cpu-time] [--huge-pages]\n", argv[0]);
+      std::fprintf(stderr, "usage: %s [--quick] [--cpu-time] [--huge-pages] [name]\n", argv[0]);
       return 2;
     }
   }
