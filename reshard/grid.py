@@ -93,7 +93,7 @@ class CellTable:
         self.cells: list[tuple[Bounds, ...]] = []
         self.positions: list[list[int]] = []
         self._cell_of_part: list[int] = []
-        if len(stored) == 1 and _is_plain(stored[0].row):
+        if len(stored) == 1 and _is_plain(stored[0]):
             self._add_runs(cut_dim(stored[0].length, stored[0].cuts, stored[0].division))
         else:
             self._add_products(ndim, stored)
@@ -247,9 +247,10 @@ def _relabelled(row: LogicalRow, dims: tuple[int, ...]) -> LogicalRow:
     return LogicalRow(row.start, tuple(digits))
 
 
-def _is_plain(row: LogicalRow) -> bool:
-    """True if a stored dim is exactly one logical dim."""
-    return row.start == 0 and len(row.digits) == 1 and row.digits[0].dim >= 0
+def _is_plain(stored: _StoredDim) -> bool:
+    """True if a stored dim is exactly one whole logical dim: not a part of one, and not padded."""
+    digits = stored.row.digits
+    return len(digits) == 1 and digits[0].dim >= 0 and digits[0].size == stored.length
 
 
 def _replica_offsets(layout: Layout) -> list[int]:

@@ -27,6 +27,8 @@ __all__ = [
     "is_wrapper",
     "local_tensor",
     "non_persistent_buffers",
+    "raw_local",
+    "spec_of",
     "split_indices",
     "unsharded_parameters",
 ]
@@ -79,6 +81,22 @@ def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
     if isinstance(local, AsyncCollectiveTensor):
         local = local.wait()
     return local
+
+
+def raw_local(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns the tensor object that a DTensor holds, or the tensor itself; costs nothing.
+
+    Private: `_local_tensor`.
+    """
+    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+
+
+def spec_of(tensor: torch.Tensor) -> object:
+    """Returns the object that says how a DTensor is placed; None for other tensors.
+
+    Private: `_spec`.
+    """
+    return tensor._spec if isinstance(tensor, DTensor) else None
 
 
 def group_store(group: dist.ProcessGroup | None) -> Store:

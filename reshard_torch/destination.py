@@ -119,12 +119,11 @@ class Destination:
         """
         current = self._reader.read(self._tensors)
         self._end.replace_specs(current.specs)
-        buffers = current.buffers()
         try:
-            report = self._end.refit(buffers, timeout_s=timeout_s)
+            report = self._end.refit(current.buffers(), timeout_s=timeout_s)
         finally:
             current.mark_written()
-        current.check_unmoved(buffers)
+        current.check_unmoved()
         return report.version
 
     def describe_plan(self) -> str:

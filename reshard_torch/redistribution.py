@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from types import TracebackType
@@ -11,11 +12,20 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 
-from reshard import Buffer, BufferKey, Casts, DType, LayoutError, RefitReport, TensorSpec
-from reshard.buffers import check_buffers
-from reshard.contribution import Roster, make_contribution
-from reshard.schedule import DEFAULT_STAGING_BYTES
-from reshard.session import Session
+from reshard import (
+    DEFAULT_STAGING_BYTES,
+    Buffer,
+    BufferKey,
+    Casts,
+    DType,
+    LayoutError,
+    RefitReport,
+    Roster,
+    Session,
+    TensorSpec,
+    check_buffers,
+    make_contribution,
+)
 from reshard_torch.compat import group_or_default
 from reshard_torch.exchange import StoreExchange
 from reshard_torch.side import Side
@@ -155,7 +165,7 @@ class Redistribution:
             self._exchange.fail(error)
             self.close()
             raise
-        dst.check_unmoved(dst_buffers)
+        dst.check_unmoved()
         return report
 
     def close(self) -> None:
@@ -213,7 +223,7 @@ def _named(given: Given) -> Tensors:
     return {_SINGLE: given} if isinstance(given, torch.Tensor) else given
 
 
-Buffers = dict[BufferKey, Buffer]
+Buffers = Mapping[BufferKey, Buffer]
 
 
 def _checked_buffers(src: TensorSet, dst: TensorSet) -> tuple[Buffers, Buffers]:

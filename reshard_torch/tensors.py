@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -22,11 +22,17 @@ from reshard import (
     UnsupportedError,
 )
 from reshard_torch.buffers import buffer_of, has_memory
-from reshard_torch.compat import local_tensor, non_persistent_buffers, unsharded_parameters
+from reshard_torch.compat import (
+    local_tensor,
+    non_persistent_buffers,
+    raw_local,
+    unsharded_parameters,
+)
 from reshard_torch.dtypes import dtype_of
 from reshard_torch.forms import Forms, parts_of, with_aliases
 from reshard_torch.layout import LayoutReader, own_boxes
 from reshard_torch.placed import Placed, resolve
+from reshard_torch.seen import SeenTensor, tensor_of
 from reshard_torch.side import Side
 
 __all__ = ["TensorReader", "TensorSet", "Tensors"]
@@ -53,34 +59,42 @@ class TensorSet:
     Attributes:
         rank: of this process, on its side.
         specs: what each stored tensor is; the same object as long as nothing but addresses changes.
-        tensors: stored name -> the tensor; further names of the same memory are left out.
+        tensors: stored name -> the tensor; further names of the same memory are left out. They
+            keep the memory of the buffers alive.
     """
 
     rank: int
     specs: tuple[TensorSpec, ...]
     tensors: Mapping[str, torch.Tensor]
+    _buffers: dict[BufferKey, Buffer]
 
-    def buffers(self) -> dict[BufferKey, Buffer]:
-        """Returns where the tensors are now.
+    def buffers(self) -> Mapping[BufferKey, Buffer]:
+        """Returns where the tensors are now; the same objects as long as nothing moves.
+
+        They have no owners, so between refits nothing here keeps replaced memory alive.
 
         Raises:
             LayoutError, UnsupportedError: naming a tensor without usable memory.
         """
-        return {(self.rank, name): buffer_of(each, name) for name, each in self.tensors.items()}
+        if not self._buffers:
+            for name, tensor in self.tensors.items():
+                buffer = replace(buffer_of(tensor, name), owner=None)
+                self._buffers[self.rank, name] = buffer
+        return self._buffers
 
     def mark_written(self) -> None:
         """Tells autograd that the memory of all tensors changed, as an in-place operation would."""
         for tensor in self.tensors.values():
-            torch.autograd.graph.increment_version((tensor, local_tensor(tensor)))
+            torch.autograd.graph.increment_version((tensor, raw_local(tensor)))
 
-    def check_unmoved(self, buffers: Mapping[BufferKey, Buffer]) -> None:
+    def check_unmoved(self) -> None:
         """Checks that the tensors are still where the buffers say.
 
         Raises:
             LayoutError: naming a tensor that got other memory meanwhile.
         """
         for name, tensor in self.tensors.items():
-            local, buffer = local_tensor(tensor), buffers[self.rank, name]
+            local, buffer = raw_local(tensor), self._buffers[self.rank, name]
             if not buffer.is_empty and local.data_ptr() != buffer.address:
                 raise LayoutError(
                     f"{name}: its memory moved from {buffer.address:#x} to {local.data_ptr():#x} "
@@ -115,6 +129,9 @@ class TensorReader:
         self._whole = Layout.replicated(Mesh(("replica",), (side.num_ranks,)))
         self._metadata: dict[str, _Metadata] = {}
         self._specs: tuple[TensorSpec, ...] = ()
+        self._seen: list[SeenTensor] = []
+        self._stored_names: tuple[str, ...] = ()
+        self._buffers: dict[BufferKey, Buffer] = {}
 
     def read(self, tensors: Tensors) -> TensorSet:
         """Returns the tensors as they are now; specs are made anew only if metadata changed.
@@ -125,9 +142,17 @@ class TensorReader:
         Raises:
             LayoutError, UnsupportedError: naming the tensor that cannot be described.
         """
-        entries = {
-            name: self._entry(name, given) for name, given in _named(tensors, self._takes_buffers)
-        }
+        named = dict(_named(tensors, self._takes_buffers))
+        if len(named) == len(self._seen) and all(
+            seen.is_same(name, given)
+            for seen, (name, given) in zip(self._seen, named.items(), strict=True)
+        ):
+            stored = {name: tensor_of(named[name]) for name in self._stored_names}
+            return TensorSet(self._side.rank, self._specs, stored, self._buffers)
+        return self._read_anew(named)
+
+    def _read_anew(self, named: Mapping[str, object]) -> TensorSet:
+        entries = {name: self._entry(name, given) for name, given in named.items()}
         first_names = _first_names(entries)
         metadata = {
             name: _Metadata(entry.shape, entry.local.dtype, entry.layout, first_names[name])
@@ -137,7 +162,12 @@ class TensorReader:
             self._specs = self._make_specs(metadata)
             self._metadata = metadata
         stored = {name: entries[name].tensor for name in first_names if first_names[name] == name}
-        return TensorSet(self._side.rank, self._specs, stored)
+        rank = self._side.rank
+        self._seen = []
+        self._buffers = {}
+        self._stored_names = tuple(stored)
+        self._seen = [SeenTensor(name, given) for name, given in named.items()]
+        return TensorSet(rank, self._specs, stored, self._buffers)
 
     def _entry(self, name: str, given: object) -> _Entry:
         rank = self._side.rank

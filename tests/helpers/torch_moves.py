@@ -9,10 +9,17 @@ import torch
 
 from helpers import patterns
 from helpers.torch_ranks import bits_of, fake_rank
-from reshard import Buffer, BufferKey, Casts, RefitReport, TensorSpec
-from reshard.contribution import Roster, make_contribution
+from reshard import (
+    Buffer,
+    BufferKey,
+    Casts,
+    RefitReport,
+    Roster,
+    Session,
+    TensorSpec,
+    make_contribution,
+)
 from reshard.exchange import SingleProcessExchange
-from reshard.session import Session
 from reshard.spec_codec import encode_specs
 from reshard.spec_merge import merge_specs
 from reshard_torch.compat import local_tensor

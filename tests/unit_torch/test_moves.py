@@ -15,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install torch")
 
 from helpers.torch_moves import RankTensors, compare, describe_ranks, refit_in_process  # noqa: E402
-from helpers.torch_ranks import filled  # noqa: E402
+from helpers.torch_ranks import fake_rank, filled  # noqa: E402
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh  # noqa: E402
 from torch.distributed.fsdp import fully_shard  # noqa: E402
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor  # noqa: E402
@@ -33,9 +33,13 @@ from reshard import (  # noqa: E402
     Part,
     PlanError,
     SegmentedLayout,
+    TensorSpec,
     VerificationError,
+    check_buffers,
+    make_plan,
 )
-from reshard.buffers import check_buffers  # noqa: E402
+from reshard_torch.side import Side  # noqa: E402
+from reshard_torch.tensors import TensorReader  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -533,6 +537,68 @@ def test_a5_fsdp2_over_tensor_parallel(rows: int) -> None:
     refit_in_process(describe_ranks(8, make), destinations)
     expected = _ranks({"up.weight": whole}, (3,), (S(1),))
     _check_all(destinations, expected, {"up.weight": whole})
+
+
+def test_fa18_experts_in_slots_of_a_balancer() -> None:
+    """Four experts in six slots, out of order, two of them held twice, over dp=2 and tp=2."""
+    slots = [2, 0, 3, 1, 2, 0]
+    wholes = {f"experts.{e}": filled(f"experts.{e}", (4, 6)) for e in range(4)}
+    form = "slots out in -> out in"
+    forms = {
+        "stack": tuple(
+            Part(f"experts.{expert}", Form(form, index={"slots": slot}))
+            for slot, expert in enumerate(slots)
+        )
+    }
+    stack = torch.stack([wholes[f"experts.{expert}"] for expert in slots])
+    destinations = describe_ranks(
+        4,
+        lambda _: {"stack": _distributed(torch.zeros_like(stack), (2, 2), (R, S(1)))},
+        forms=forms,
+    )
+    refit_in_process(_ranks(wholes, (3,), (S(1),)), destinations)
+    expected = _ranks({"stack": stack}, (2, 2), (R, S(1)))
+    _check_all(destinations, expected, {"stack": stack})
+
+
+def test_fa28_more_elements_than_32_bits_count() -> None:
+    """Plans only: the tensors are on the meta device."""
+    whole = torch.empty(65536, 65537, device="meta")
+
+    def specs(mesh_shape: Sequence[int], placements: Sequence[object]) -> list[TensorSpec]:
+        num_ranks = torch.Size(mesh_shape).numel()
+        per_rank = []
+        for rank in range(num_ranks):
+            with fake_rank(rank, num_ranks):
+                reader = TensorReader(Side.of_group())
+                per_rank.append(
+                    reader.read({"w": _distributed(whole, mesh_shape, placements)}).specs
+                )
+        assert all(each == per_rank[0] for each in per_rank)
+        return list(per_rank[0])
+
+    plan = make_plan(specs((4,), (S(0),)), [s.shifted(4) for s in specs((4,), (S(1),))])
+    plan.check()
+    assert sum(transfer.num_elements for transfer in plan.transfers()) == 65536 * 65537 > 1 << 32
+
+
+def test_fa33_blocks_of_a_kernel() -> None:
+    whole = filled("w", (4, 6))
+    forms = {
+        "w": (Part("w", Form("r c rows columns -> (r rows) (c columns)")),),
+    }
+    blocked = whole.view(2, 2, 2, 3).permute(0, 2, 1, 3).contiguous()
+    destinations = describe_ranks(
+        2,
+        lambda _: {"w": _distributed(torch.zeros_like(blocked), (2,), (S(1),))},
+        forms=forms,
+    )
+    source = _ranks({"w": whole}, (3,), (S(0),))
+    refit_in_process(source, destinations)
+    _check_all(destinations, _ranks({"w": blocked}, (2,), (S(1),)), {"w": blocked})
+    back = _ranks(_zeros({"w": whole}), (3,), (S(0),))
+    refit_in_process(destinations, back)
+    _check_all(back, source, {"w": whole})
 
 
 # ---- refusals

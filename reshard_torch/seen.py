@@ -1,0 +1,56 @@
+"""A tensor as it was when it was read, to tell cheaply that nothing about it changed."""
+
+from __future__ import annotations
+
+import weakref
+
+import torch
+
+from reshard_torch.compat import raw_local, spec_of
+
+__all__ = ["SeenTensor", "tensor_of"]
+
+
+def tensor_of(given: object) -> torch.Tensor:
+    """Returns the tensor of what a user gave under one name: itself, or the first of a tuple."""
+    first = given[0] if isinstance(given, tuple) else given
+    if not isinstance(first, torch.Tensor):
+        raise TypeError(f"{type(first).__name__} is not a tensor")
+    return first
+
+
+class SeenTensor:
+    """What a reader saw under one name. Keeps neither the tensor nor its memory alive."""
+
+    __slots__ = ("_address", "_local", "_name", "_rest", "_shape", "_spec", "_stride", "_tensor")
+
+    def __init__(self, name: str, given: object) -> None:
+        tensor = tensor_of(given)
+        local = raw_local(tensor)
+        # A tensor of a class of its own (an unfinished collective) is never taken for the same.
+        is_plain = type(local) in (torch.Tensor, torch.nn.Parameter)
+        self._name = name if is_plain else None
+        self._tensor = weakref.ref(tensor)
+        self._local = weakref.ref(local)
+        self._spec = spec_of(tensor)
+        self._rest = given[1:] if isinstance(given, tuple) else None
+        self._address = local.data_ptr() if is_plain else 0
+        self._shape = local.shape
+        self._stride = local.stride()
+
+    def is_same(self, name: str, given: object) -> bool:
+        """True if the name stands for the same tensor, placed alike, in the same memory."""
+        rest = given[1:] if isinstance(given, tuple) else None
+        tensor = given[0] if isinstance(given, tuple) else given
+        if name != self._name or rest != self._rest:
+            return False
+        if not isinstance(tensor, torch.Tensor) or tensor is not self._tensor():
+            return False
+        local = raw_local(tensor)
+        return (
+            local is self._local()
+            and spec_of(tensor) is self._spec
+            and local.data_ptr() == self._address
+            and local.shape == self._shape
+            and local.stride() == self._stride
+        )
