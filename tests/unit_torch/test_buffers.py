@@ -62,7 +62,7 @@ def test_buffer_keeps_memory_alive() -> None:
     assert bytes(buffer.owner.numpy()[:4]) == b"\7\7\7\7"
 
 
-def test_a_56_freed_storage() -> None:
+def test_fb56_freed_storage() -> None:
     tensor = torch.zeros(8)
     tensor.untyped_storage().resize_(0)
     with pytest.raises(LayoutError, match="w: its storage was freed"):
