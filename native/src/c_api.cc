@@ -4,6 +4,7 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -75,6 +76,8 @@ reshard_status guarded(Body body) noexcept {
     return set_error(error);
   } catch (const std::bad_alloc&) {
     return set_error(Error(StatusCode::kOutOfMemory, "out of memory"));
+  } catch (const std::system_error& error) {
+    return set_error(Error(StatusCode::kSystem, text("a thread cannot start: ", error.what())));
   } catch (const std::exception& error) {
     return set_error(Error(StatusCode::kInternal, text("unexpected: ", error.what())));
   }

@@ -16,13 +16,18 @@ namespace {
 // after at most this plus the time of one message.
 constexpr std::int64_t kCheckIntervalNs = 5'000'000;
 
+constexpr std::int32_t kMaxThreads = 256;
+
 // At most this many unfinished streams are named in one message.
 constexpr int kMaxNamedLanes = 4;
 
 }  // namespace
 
 Executor::Executor(const Program& program, Device& device)
-    : program_(program), device_(device), local_(program, device) {}
+    : program_(program),
+      device_(device),
+      copier_(program, device),
+      local_(program, device, copier_) {}
 
 Executor::~Executor() = default;
 
@@ -32,10 +37,10 @@ void Executor::begin(std::shared_ptr<Transport> transport, void* const* buffers,
     throw Error(StatusCode::kInvalidState,
                 "program: a run is under way. Finish or cancel it before the next one.");
   }
-  if (options.timeout_ns <= 0 || options.num_threads < 1) {
+  if (options.timeout_ns <= 0 || options.num_threads < 1 || options.num_threads > kMaxThreads) {
     throw Error(StatusCode::kInvalidArgument,
-                text("program: timeout ", options.timeout_ns, " ns and num_threads ",
-                     options.num_threads, " must both be positive."));
+                text("program: timeout ", options.timeout_ns, " ns is not above 0 or num_threads ",
+                     options.num_threads, " is not in 1..", kMaxThreads, "."));
   }
   set_buffers(buffers, num_buffers);
   if (transport == nullptr && !program_.remote_streams.empty()) {
@@ -44,6 +49,7 @@ void Executor::begin(std::shared_ptr<Transport> transport, void* const* buffers,
                                                    " leaves this process, so a run needs a "
                                                    "communicator."));
   }
+  copier_.set_num_threads(options.num_threads);
   if (transport != nullptr) {
     if (!transport->try_use()) {
       throw Error(StatusCode::kInvalidState,
@@ -125,10 +131,10 @@ void Executor::bind(Transport* transport) {
   receive_lanes_.clear();
   bound_transport_ = 0;
   for (SendChannel* channel : transport->send_channels()) {
-    send_lanes_.emplace_back(program_, device_, *channel, sends[channel->process()]);
+    send_lanes_.emplace_back(program_, copier_, *channel, sends[channel->process()]);
   }
   for (ReceiveChannel* channel : transport->receive_channels()) {
-    receive_lanes_.emplace_back(program_, device_, *channel, receives[channel->process()]);
+    receive_lanes_.emplace_back(program_, copier_, *channel, receives[channel->process()]);
   }
   bound_transport_ = transport->id();
 }

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "chunk_copier.h"
 #include "device.h"
 #include "lane.h"
 #include "program.h"
@@ -79,6 +80,7 @@ class Executor {
 
   const Program& program_;
   Device& device_;
+  ChunkCopier copier_;
   LocalStreams local_;
   std::vector<SendLane> send_lanes_;
   std::vector<ReceiveLane> receive_lanes_;

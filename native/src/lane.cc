@@ -8,9 +8,9 @@
 
 namespace reshard {
 
-Lane::Lane(const Program& program, Device& device, Direction direction, int process,
+Lane::Lane(const Program& program, ChunkCopier& copier, Direction direction, int process,
            std::vector<std::uint32_t> streams)
-    : program_(program), device_(device), direction_(direction), process_(process) {
+    : program_(program), copier_(copier), direction_(direction), process_(process) {
   std::sort(streams.begin(), streams.end(), [&program](std::uint32_t a, std::uint32_t b) {
     const Stream& left = program.streams[a];
     const Stream& right = program.streams[b];
@@ -91,9 +91,9 @@ Error Lane::error(StatusCode code, const std::string& what) const {
                is_send ? stream.dst_rank : stream.src_rank);
 }
 
-SendLane::SendLane(const Program& program, Device& device, SendChannel& channel,
+SendLane::SendLane(const Program& program, ChunkCopier& copier, SendChannel& channel,
                    std::vector<std::uint32_t> streams)
-    : Lane(program, device, Direction::kSend, channel.process(), std::move(streams)),
+    : Lane(program, copier, Direction::kSend, channel.process(), std::move(streams)),
       channel_(channel) {}
 
 void SendLane::begin(std::uint64_t run_id) {
@@ -106,12 +106,7 @@ bool SendLane::step(const std::vector<std::byte*>& buffers) {
   std::byte* slot = channel_.try_acquire();
   if (slot == nullptr) return false;
   const std::int64_t start = monotonic_ns();
-  const Chunk& chunk = next_chunk();
-  for (std::uint32_t i = 0; i < chunk.num_segments; ++i) {
-    const Segment& segment = program_.segments[chunk.first_segment + i];
-    const Operation& operation = program_.operations[segment.operation];
-    device_.pack(operation, segment, buffers[operation.buffer], slot);
-  }
+  copier_.pack(next_chunk(), buffers, slot);
   channel_.commit(next_header());
   advance(monotonic_ns() - start);
   return true;
@@ -128,9 +123,9 @@ bool SendLane::is_done() {
   return false;
 }
 
-ReceiveLane::ReceiveLane(const Program& program, Device& device, ReceiveChannel& channel,
+ReceiveLane::ReceiveLane(const Program& program, ChunkCopier& copier, ReceiveChannel& channel,
                          std::vector<std::uint32_t> streams)
-    : Lane(program, device, Direction::kReceive, channel.process(), std::move(streams)),
+    : Lane(program, copier, Direction::kReceive, channel.process(), std::move(streams)),
       channel_(channel) {}
 
 void ReceiveLane::begin(std::uint64_t run_id) {
@@ -152,12 +147,7 @@ bool ReceiveLane::step(const std::vector<std::byte*>& buffers) {
   }
   check(header);
   const std::int64_t start = monotonic_ns();
-  const Chunk& chunk = next_chunk();
-  for (std::uint32_t i = 0; i < chunk.num_segments; ++i) {
-    const Segment& segment = program_.segments[chunk.first_segment + i];
-    const Operation& operation = program_.operations[segment.operation];
-    device_.unpack(operation, segment, buffers[operation.buffer], slot);
-  }
+  copier_.unpack(next_chunk(), buffers, slot);
   channel_.release();
   advance(monotonic_ns() - start);
   return true;

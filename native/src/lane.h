@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "device.h"
+#include "chunk_copier.h"
 #include "program.h"
 #include "transport/transport.h"
 
@@ -26,7 +26,7 @@ struct LaneCounters {
 class Lane {
  public:
   // `streams` are rows of program.streams that go in `direction` between this and `process`.
-  Lane(const Program& program, Device& device, Direction direction, int process,
+  Lane(const Program& program, ChunkCopier& copier, Direction direction, int process,
        std::vector<std::uint32_t> streams);
 
   int process() const { return process_; }
@@ -57,7 +57,7 @@ class Lane {
   void compare_totals(const RunTotals& peer) const;
 
   const Program& program_;
-  Device& device_;
+  ChunkCopier& copier_;
   bool totals_match_ = false;
 
  private:
@@ -73,7 +73,7 @@ class Lane {
 
 class SendLane final : public Lane {
  public:
-  SendLane(const Program& program, Device& device, SendChannel& channel,
+  SendLane(const Program& program, ChunkCopier& copier, SendChannel& channel,
            std::vector<std::uint32_t> streams);
 
   void begin(std::uint64_t run_id);
@@ -88,7 +88,7 @@ class SendLane final : public Lane {
 
 class ReceiveLane final : public Lane {
  public:
-  ReceiveLane(const Program& program, Device& device, ReceiveChannel& channel,
+  ReceiveLane(const Program& program, ChunkCopier& copier, ReceiveChannel& channel,
               std::vector<std::uint32_t> streams);
 
   void begin(std::uint64_t run_id);

@@ -17,6 +17,13 @@
 namespace reshard_test {
 namespace {
 
+// What is promised; a sanitizer slows everything down.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr std::int64_t kReportLimitNs = 500 * kMillisecond;
+#else
+constexpr std::int64_t kReportLimitNs = 50 * kMillisecond;
+#endif
+
 struct Note {
   StatusCode code;  // kInProgress: a run went well
   std::int64_t rank;
@@ -117,8 +124,11 @@ Process endless(const std::string& key, int process, int num_processes, std::int
     std::vector<char> resident(static_cast<std::size_t>(resident_bytes), 1);
     const auto transport = connected(mesh_config(key, process, num_processes));
     Runner runner(mesh_streams(process, num_processes, nbytes), 4096);
-    for (std::uint64_t run = 1;; ++run) {
-      runner.run(transport, run, timeout_ns);
+    runner.run(transport, 1, timeout_ns);
+    for (std::uint64_t run = 2;; ++run) {  // without a check, so that nearly all time is in runs
+      runner.begin(transport, run, timeout_ns);
+      while (!runner.executor().progress(100 * kMillisecond)) {
+      }
       send({StatusCode::kInProgress, 0, 0, monotonic_ns(), {}});
     }
   });
@@ -163,7 +173,7 @@ TEST(a_killed_process_is_reported_by_all_survivors_within_50_ms) {
               static_cast<double>(delays[delays.size() / 2]) / 1e6,
               static_cast<double>(delays.back()) / 1e6);
   // The median, because on a busy machine any one process may wait for a core that long.
-  CHECK_TRUE(delays[delays.size() / 2] < 50 * kMillisecond);
+  CHECK_TRUE(delays[delays.size() / 2] < kReportLimitNs);
   CHECK_TRUE(delays.back() < 2 * kSecond);
 }
 

@@ -149,6 +149,30 @@ TEST(strangers_are_ignored) {
   CHECK_EQ(second.code(), StatusCode::kOk);
 }
 
+TEST(a_hello_that_points_outside_its_segment_is_refused) {
+  const ShmConfig config = mesh_config("key", 1, 2);
+  const std::size_t ring_bytes = config.geometry.ring_bytes();
+  const auto check = [&](std::uint64_t segment_bytes, std::uint64_t ring_offset) {
+    Hello hello = make_hello(mesh_config("key", 0, 2));
+    hello.receives = 1;
+    hello.segment_bytes = segment_bytes;
+    hello.ring_offset = ring_offset;
+    check_hello(config, hello);
+  };
+  check(kPageBytes + ring_bytes, kPageBytes);
+  const std::pair<std::uint64_t, std::uint64_t> lies[] = {
+      {kPageBytes + ring_bytes, 2 * kPageBytes},
+      {kPageBytes + ring_bytes, kPageBytes + 1},
+      {kPageBytes + ring_bytes, ~std::uint64_t{0} - kPageBytes + 1},
+      {ring_bytes - 1, kPageBytes},
+      {0, kPageBytes}};
+  for (const auto& [segment_bytes, ring_offset] : lies) {
+    const std::uint64_t bytes = segment_bytes;
+    const std::uint64_t offset = ring_offset;
+    CHECK_EQ(error_of([&] { check(bytes, offset); }).code(), StatusCode::kProtocol);
+  }
+}
+
 TEST(shared_memory_that_could_shrink_is_refused) {
   const FileDescriptor unsealed(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   CHECK_EQ(ftruncate(unsealed.get(), 8192), 0);

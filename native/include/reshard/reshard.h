@@ -123,7 +123,7 @@ typedef struct reshard_run_options {
   uint64_t size;
   uint64_t run_id;     /* the same on all processes of a run, new for each run */
   int64_t timeout_ns;  /* from reshard_program_begin to the end of the run; > 0 */
-  int32_t num_threads; /* threads that may copy, >= 1 */
+  int32_t num_threads; /* threads that may copy, 1..256; kept until the program is destroyed */
   int32_t reserved;    /* 0 */
 } reshard_run_options;
 

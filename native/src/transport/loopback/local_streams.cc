@@ -16,8 +16,8 @@ std::byte* dense_place(const Operation& operation, const Segment& segment, std::
 
 }  // namespace
 
-LocalStreams::LocalStreams(const Program& program, Device& device)
-    : program_(program), device_(device) {
+LocalStreams::LocalStreams(const Program& program, Device& device, ChunkCopier& copier)
+    : program_(program), device_(device), copier_(copier) {
   bool needs_bounce = false;
   for (const LocalStream& pair : program.local_streams) {
     const Stream& send = program.streams[pair.send];
@@ -43,10 +43,14 @@ void LocalStreams::begin() { next_ = 0; }
 
 void LocalStreams::step(const std::vector<std::byte*>& buffers) {
   const LocalChunk& chunk = chunks_[next_];
-  for (std::uint32_t i = 0; i < chunk.send->num_segments; ++i) {
-    move(program_.segments[chunk.send->first_segment + i],
-         program_.segments[chunk.receive->first_segment + i], buffers);
-  }
+  copier_.for_each_piece(*chunk.send, [&](std::uint32_t i, const Segment& from) {
+    const Segment& sent = program_.segments[chunk.send->first_segment + i];
+    Segment to = program_.segments[chunk.receive->first_segment + i];
+    to.first += from.first - sent.first;
+    to.offset = from.offset;
+    to.count = from.count;
+    move(from, to, buffers);
+  });
   ++next_;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "chunk_copier.h"
 #include "device.h"
 #include "program.h"
 
@@ -13,7 +14,7 @@ namespace reshard {
 
 class LocalStreams {
  public:
-  LocalStreams(const Program& program, Device& device);
+  LocalStreams(const Program& program, Device& device, ChunkCopier& copier);
 
   void begin();
   bool is_done() const { return next_ == chunks_.size(); }
@@ -36,6 +37,7 @@ class LocalStreams {
 
   const Program& program_;
   Device& device_;
+  ChunkCopier& copier_;
   std::vector<LocalChunk> chunks_;
   std::vector<std::byte> bounce_;  // empty when every segment can be copied directly
   std::int64_t nbytes_ = 0;

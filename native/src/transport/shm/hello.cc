@@ -138,10 +138,9 @@ void check_hello(const ShmConfig& config, const Hello& hello) {
   require_equal(text("'process ", process, " sends to process ", config.process, "'").c_str(),
                 contains(config.receive_peers, process) ? 1 : 0, hello.ring_offset != 0 ? 1 : 0,
                 process);
-  if (hello.ring_offset == 0) return;
-  const std::size_t ring_bytes = config.geometry.ring_bytes();
-  if (hello.ring_offset % kPageBytes != 0 || ring_bytes > hello.segment_bytes ||
-      hello.ring_offset > hello.segment_bytes - ring_bytes) {
+  const std::size_t ring_bytes = hello.ring_offset == 0 ? 0 : config.geometry.ring_bytes();
+  if (hello.segment_bytes < kPageBytes || hello.ring_offset % kPageBytes != 0 ||
+      ring_bytes > hello.segment_bytes || hello.ring_offset > hello.segment_bytes - ring_bytes) {
     throw Error(
         StatusCode::kProtocol,
         text("shm communicator: process ", process, " announces a ring of ", ring_bytes,

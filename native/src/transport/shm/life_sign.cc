@@ -1,10 +1,10 @@
 #include "transport/shm/life_sign.h"
 
 #include <pthread.h>
-#include <signal.h>
 
 #include <cerrno>
 
+#include "signals_blocked.h"
 #include "status.h"
 
 namespace reshard {
@@ -20,22 +20,6 @@ void initialize(pthread_mutex_t* mutex) {
   pthread_mutexattr_destroy(&attributes);
   if (error != 0) throw_system("making a robust process-shared mutex", error);
 }
-
-// Blocks all signals while it lives; a thread made meanwhile never runs a signal handler.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
- private:
-  sigset_t before_;
-};
 
 }  // namespace
 

@@ -64,6 +64,12 @@ FileDescriptor create_shared_memory(std::size_t nbytes) {
   if (ftruncate(fd.get(), static_cast<off_t>(nbytes)) != 0) {
     throw_system(text("sizing shared memory to ", nbytes, " bytes"), errno);
   }
+  // Allocates now: without memory this fails here and not with a signal at the first access.
+  int error = 0;
+  do {
+    error = posix_fallocate(fd.get(), 0, static_cast<off_t>(nbytes));
+  } while (error == EINTR);
+  if (error != 0) throw_system(text("allocating ", nbytes, " bytes of shared memory"), error);
   if (fcntl(fd.get(), F_ADD_SEALS, kSizeSeals) != 0) throw_system("sealing shared memory", errno);
   return fd;
 }

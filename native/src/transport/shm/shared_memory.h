@@ -49,7 +49,7 @@ class Mapping {
   std::size_t nbytes_ = 0;
 };
 
-// A new anonymous file of zeros whose size nobody can change any more.
+// A new anonymous file of zeros, all of it allocated, whose size nobody can change any more.
 FileDescriptor create_shared_memory(std::size_t nbytes);
 
 // Throws kProtocol unless `fd` is shared memory of exactly `nbytes` whose size is sealed: only then

@@ -17,11 +17,12 @@ namespace {
 // Spinning before sleeping saves two context switches, but only on a core that nobody else wants.
 constexpr std::int64_t kSpinNs = 20'000;
 
-bool has_spare_cores(int num_processes) {
+// Cores that this process may use; 1 when the system does not say.
+int num_cores() {
   cpu_set_t cores;
   CPU_ZERO(&cores);
-  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return false;
-  return CPU_COUNT(&cores) > num_processes;
+  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return 1;
+  return CPU_COUNT(&cores);
 }
 
 }  // namespace
@@ -39,9 +40,9 @@ ShmTransport::ShmTransport(ShmConfig config) : config_(std::move(config)) {
   new (segment_.data()) ControlPage{};
   life_ = std::make_unique<LifeSign>(control());
   connector_ = std::make_unique<Connector>(config_, own_);
-  if (has_spare_cores(config_.num_processes)) {
-    spin_ns_ = kSpinNs;
-  } else {
+  const int cores = num_cores();
+  if (cores > config_.num_processes) spin_ns_ = kSpinNs;
+  if (cores < config_.num_processes) {
     wake_threshold_ = std::max(config_.geometry.num_slots / 2, 1);
   }
 }
@@ -125,9 +126,9 @@ ShmTransport::Peer& ShmTransport::peer_of(int process) {
   return *peer_by_process_[static_cast<std::size_t>(process)];
 }
 
-// On spare cores a peer is woken at once, so that both ends overlap. Where processes outnumber cores,
-// waking early only costs context switches: a peer is left asleep until a good part of its ring is
-// ready for it, or until this process has nothing else to do (flush).
+// With a core for every process a peer is woken at once, so that both ends overlap. With fewer
+// cores, waking early only costs context switches: a peer is left asleep until a good part of its
+// ring is ready for it, or until this process has nothing else to do (flush).
 void ShmTransport::on_progress(int process, std::int32_t pending) {
   Peer& peer = peer_of(process);
   if (pending >= wake_threshold_) {
