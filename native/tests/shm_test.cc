@@ -295,6 +295,11 @@ TEST(hundreds_of_communicators_leave_nothing_behind) {
   const int threads = count_entries("/proc/self/task");
   for (int i = 0; i < 300; ++i) cycle(i % 4);
   CHECK_EQ(count_entries("/proc/self/fd"), fds);
+  // A joined thread may be listed for a moment longer.
+  const std::int64_t end = monotonic_ns() + 10 * kSecond;
+  while (count_entries("/proc/self/task") != threads && monotonic_ns() < end) {
+    std::this_thread::yield();
+  }
   CHECK_EQ(count_entries("/proc/self/task"), threads);
   CHECK_EQ(count_shared_mappings(), 0);
 }
