@@ -68,16 +68,25 @@ def _begin(members: Sequence[Rendezvous], **options: float) -> list[Go]:
     return [result for result in results if isinstance(result, Go)]
 
 
+def _wait_until(condition: Callable[[], bool]) -> None:
+    """Waits for what another thread does and tells nobody about."""
+    limit = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < limit, "it did not happen"
+        time.sleep(0.002)
+
+
+def _has_lost_its_store(member: Rendezvous) -> bool:
+    return member._client is not None and member._client.is_lost
+
+
 @contextlib.contextmanager
 def _waiting(server: StoreServer, member: Rendezvous) -> Iterator[concurrent.futures.Future[Go]]:
     """A begin that the store has received and not answered."""
     before = server.messages_received
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         future = pool.submit(member.begin, timeout_s=WAIT_S)
-        limit = time.monotonic() + WAIT_S
-        while server.messages_received == before:
-            assert time.monotonic() < limit
-            time.sleep(0.002)
+        _wait_until(lambda: server.messages_received > before)
         yield future
 
 
@@ -216,13 +225,16 @@ def test_a_silent_destination_is_dropped_and_rejoins() -> None:
 
 
 def test_a_begin_that_is_interrupted_is_withdrawn() -> None:
-    with _team("source", "engine") as (_, members):
+    with _team("source", "engine") as (server, members):
 
         def interrupt() -> None:
             raise KeyboardInterrupt
 
+        before = server.messages_received
         with pytest.raises(KeyboardInterrupt):
             members[0].begin(timeout_s=WAIT_S, while_waiting=interrupt)
+        # Begin and withdrawal; another connection's begin could overtake the second.
+        _wait_until(lambda: server.messages_received == before + 2)
         with pytest.raises(TransferTimeout, match=r"source 'source' process 0 .*gave up"):
             members[1].begin(timeout_s=0.2)
         assert [go.epoch for go in _begin(members)] == [1, 1]
@@ -272,6 +284,7 @@ def test_a_new_store_is_joined_with_larger_epochs() -> None:
             members[0].exchange_of(goes[0]).fail(PlanError("next epoch"))
         members[0].close()
         server.close()
+        _wait_until(lambda: _has_lost_its_store(members[1]))
         with StoreServer(address), _open(address, "source") as source:
             goes = _begin([source, members[1]])
             assert [go.epoch for go in goes] == [4, 4]
