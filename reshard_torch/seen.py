@@ -22,7 +22,10 @@ def tensor_of(given: object) -> torch.Tensor:
 class SeenTensor:
     """What a reader saw under one name. Keeps neither the tensor nor its memory alive."""
 
-    __slots__ = ("_address", "_local", "_name", "_rest", "_shape", "_spec", "_stride", "_tensor")
+    __slots__ = (
+        *("_address", "_dtype", "_local", "_name", "_rest", "_shape", "_spec", "_stride"),
+        "_tensor",
+    )
 
     def __init__(self, name: str, given: object) -> None:
         tensor = tensor_of(given)
@@ -35,6 +38,7 @@ class SeenTensor:
         self._spec = spec_of(tensor)
         self._rest = given[1:] if isinstance(given, tuple) else None
         self._address = local.data_ptr() if is_plain else 0
+        self._dtype = local.dtype
         self._shape = local.shape
         self._stride = local.stride()
 
@@ -51,6 +55,7 @@ class SeenTensor:
             local is self._local()
             and spec_of(tensor) is self._spec
             and local.data_ptr() == self._address
+            and local.dtype == self._dtype
             and local.shape == self._shape
             and local.stride() == self._stride
         )
