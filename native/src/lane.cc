@@ -74,7 +74,8 @@ std::string Lane::describe_progress() const {
   const Stream& stream = program_.streams[message.stream];
   if (all_moved()) {
     return text("rank ", stream.src_rank, " -> rank ", stream.dst_rank, " (send to process ",
-                process_, "): all ", counters_.nbytes, " bytes sent but not yet taken");
+                process_, "): chunk ", stream.num_chunks, " of ", stream.num_chunks, ", all of ",
+                totals_.nbytes, " bytes sent but not yet taken");
   }
   return text("rank ", stream.src_rank, " -> rank ", stream.dst_rank,
               direction_ == Direction::kSend ? " (send to process " : " (receive from process ",
