@@ -202,6 +202,8 @@ class RefitEnd:
             )
         except BaseException as error:
             exchange.fail(error)
+            if self._session is not None:
+                self._session.abort(str(error) or type(error).__name__)
             self._drop_session()
             raise
         _logger.info("%s: %s", self._role, self._report)

@@ -30,6 +30,7 @@ __all__ = ["Session"]
 
 _GAVE_UP = b""
 _CAUSE_S = 2.0
+_SHORTEST_RUN_S = 1e-3
 
 
 class Session:
@@ -207,7 +208,10 @@ class Session:
         """Does this process's part of the move, and sums up what it has then."""
         start = time.perf_counter()
         try:
-            stats = self._local.run(self._communicator, run_id=run_id, timeout_s=timeout_s)
+            # Whoever waits for bytes knows from whom, so the move ends before the exchange does.
+            # The deadline may be over already, but a run takes no limit of 0.
+            limit = max(timeout_s - min(_CAUSE_S / 2, timeout_s / 10), _SHORTEST_RUN_S)
+            stats = self._local.run(self._communicator, run_id=run_id, timeout_s=limit)
         except TransportError as error:
             self._raise_cause(exchange, error)
         moved = time.perf_counter()
@@ -226,7 +230,28 @@ class Session:
         )
 
     def _liveness(self) -> Callable[[], None] | None:
-        return None if self._communicator is None else self._communicator.check_peers
+        """Returns what watches the peers while this process waits for the others in an exchange."""
+        if self._communicator is None:
+            return None
+        from reshard._native import is_abort
+
+        aborted_at: list[float] = []
+
+        def check() -> None:
+            try:
+                self.check_peers()
+            except TransportError as error:
+                # Whoever gave up says why, and its word is on its way to the same exchange.
+                aborted_at.append(time.monotonic())
+                if not is_abort(error) or aborted_at[-1] - aborted_at[0] > _CAUSE_S:
+                    raise
+
+        return check
+
+    def check_peers(self) -> None:
+        """Raises TransportError if a process that this one exchanges bytes with died or gave up."""
+        if self._communicator is not None:
+            self._communicator.check_peers()
 
     def _raise_cause(self, exchange: Exchange, error: TransportError) -> NoReturn:
         """Raises what broke the run: another member's error if it is the cause, else `error`."""
@@ -256,6 +281,11 @@ class Session:
                 "of the source that differ have to be made equal first."
             )
         return verdict.fingerprints
+
+    def abort(self, reason: str) -> None:
+        """Makes the run of all other members end, with this process as the one that gave up."""
+        if self._communicator is not None:
+            self._communicator.abort(reason)
 
     def close(self) -> None:
         """Frees the transport and the program; closing twice is fine."""

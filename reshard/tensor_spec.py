@@ -95,7 +95,8 @@ class TensorSpec:
         """
         if len(self.parts) == 1 and self.parts[0].form is None:
             return []
-        stacks = _stacks([part.resolve(self.shape) for part in self.parts])
+        forms = [part.resolve(self.shape) for part in self.parts]
+        stacks = _stacks([form for form in forms if all(row.extent for row in form.rows)])
         rest = [Box((0,) * len(self.shape), self.shape)]
         for i, (box, is_complete) in enumerate(stacks):
             for earlier, _ in stacks[:i]:

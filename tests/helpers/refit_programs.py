@@ -9,7 +9,10 @@ from __future__ import annotations
 import dataclasses
 import gc
 import hashlib
+import os
+import signal
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,19 +20,21 @@ from typing import Any
 import numpy as np
 
 from helpers import oracle
-from helpers.patterns import as_bits, as_dtype, bit_dtype, explain_mismatch, whole
+from helpers.patterns import Array, as_bits, as_dtype, bit_dtype, explain_mismatch, whole
 from helpers.ranks import tell
 from helpers.team import Desk
-from reshard import Destination, RefitReport, Source, TensorSpec
+from reshard import Destination, RefitReport, ReshardError, Source, TensorSpec
 from reshard import plan as plan_module
 from reshard.loopback import buffer_of_array
 
 __all__ = [
+    "attempts",
     "check",
     "close",
     "close_end_only",
     "damage_buffers",
     "damage_buffers_in_place",
+    "failing_attempts",
     "fill",
     "memory_digest",
     "messages_received",
@@ -39,13 +44,18 @@ __all__ = [
     "publish",
     "publish_filled",
     "publish_many",
+    "publish_until_error",
+    "raise_before_moving",
     "refit",
     "refit_many",
+    "refit_until_error",
     "repair_buffers",
     "replace_specs",
     "resources",
+    "spoil_replica",
     "staging_mapped",
     "state_of",
+    "stop_before_moving",
     "tell_and",
     "transpose_memory",
 ]
@@ -87,7 +97,7 @@ def replace_specs(desk: Desk, specs: Sequence[TensorSpec]) -> None:
 
 
 def _allocate(desk: Desk) -> None:
-    desk.arrays = {}
+    desk.arrays, desk.places = {}, {}
     for spec in desk.specs:
         for rank in desk.ranks:
             shape = spec.layout.local_shape(rank, spec.shape)
@@ -109,7 +119,19 @@ def fill(desk: Desk, version: int) -> None:
         for rank in desk.ranks:
             if (rank, spec.name) in desk.arrays:
                 bits = as_bits(desk.arrays[rank, spec.name])
-                bits[...] = oracle.local_array(spec, rank, values, bits)
+                bits[...] = _expected(desk, spec, rank, values)
+
+
+def _expected(desk: Desk, spec: TensorSpec, rank: int, values: dict[str, Array]) -> Array:
+    """Returns what an array must hold; works out only once which element is which."""
+    key = rank, spec.name
+    if key not in desk.places:
+        places = oracle.canonical_places(spec, rank)
+        desk.places[key] = {name: (at != oracle.HOLE, at) for name, at in places.items()}
+    local = as_bits(desk.arrays[key]).copy()
+    for name, (covered, at) in desk.places[key].items():
+        local[covered] = values[name].reshape(-1)[at[covered]]
+    return local
 
 
 def check(desk: Desk, version: int) -> str | None:
@@ -126,7 +148,7 @@ def check(desk: Desk, version: int) -> str | None:
             if (rank, spec.name) not in desk.arrays:
                 continue
             bits = as_bits(desk.arrays[rank, spec.name])
-            expected = oracle.local_array(spec, rank, values, bits)
+            expected = _expected(desk, spec, rank, values)
             problem = explain_mismatch(f"{spec.name} on rank {rank}", bits, expected, everything)
             if problem is not None:
                 return problem
@@ -200,6 +222,86 @@ def damage_buffers_in_place(desk: Desk, how: str, name: str, *details: Any) -> N
 def repair_buffers(desk: Desk) -> None:
     """Gives the buffers of the arrays again."""
     desk.buffers = {key: buffer_of_array(array) for key, array in desk.arrays.items()}
+
+
+def stop_before_moving(desk: Desk) -> None:
+    """Makes the next refit stop this whole process when bytes are about to move."""
+    _before_moving(desk, lambda: os.kill(os.getpid(), signal.SIGSTOP))
+
+
+def raise_before_moving(desk: Desk, message: str) -> None:
+    """Makes the next refit fail in this process when bytes are about to move."""
+
+    def fail() -> None:
+        raise RuntimeError(message)
+
+    _before_moving(desk, fail)
+
+
+def _before_moving(desk: Desk, action: Callable[[], None]) -> None:
+    usual = desk.end._before_move
+
+    def before_move() -> None:
+        usual()
+        desk.end._before_move = usual
+        action()
+
+    desk.end._before_move = before_move
+
+
+def spoil_replica(desk: Desk, rank: int, name: str) -> None:
+    """Changes one byte of a source array, so that it differs from its replicas."""
+    as_bits(desk.arrays[rank, name]).reshape(-1).view(np.uint8)[0] ^= 1
+
+
+def attempts(desk: Desk, count: int, version: int | None) -> list[tuple[str, str]]:
+    """Takes part in refits that all fail, and returns (class, message) of each error."""
+    errors = []
+    for _ in range(count):
+        try:
+            if version is None:
+                desk.end.refit(desk.buffers)
+            else:
+                desk.end.publish(desk.buffers, version=version)
+        except ReshardError as error:
+            errors.append((type(error).__name__, str(error)))
+    return errors
+
+
+def failing_attempts(desk: Desk, count: int, message: str) -> list[tuple[str, str]]:
+    """As `attempts` of a destination, where this process is the one that fails each time."""
+    errors = []
+    for _ in range(count):
+        raise_before_moving(desk, message)
+        try:
+            desk.end.refit(desk.buffers)
+        except (ReshardError, RuntimeError) as error:
+            errors.append((type(error).__name__, str(error)))
+    return errors
+
+
+def refit_until_error(desk: Desk) -> tuple[str, str, float, int]:
+    """Receives versions until something breaks: (class, message, when, versions before)."""
+    count = 0
+    while True:
+        try:
+            desk.end.refit(desk.buffers)
+        except ReshardError as error:
+            return type(error).__name__, str(error), time.monotonic(), count
+        count += 1
+        if count in (1, 3):
+            tell("refitted")
+
+
+def publish_until_error(desk: Desk, first_version: int) -> tuple[str, str, float, int]:
+    """Publishes versions until something breaks: (class, message, when, last version)."""
+    version = first_version
+    while True:
+        try:
+            desk.end.publish(desk.buffers, version=version, verify=False)
+        except ReshardError as error:
+            return type(error).__name__, str(error), time.monotonic(), version
+        version += 1
 
 
 def pretend_planner_version(desk: Desk, version: int | None) -> None:

@@ -29,6 +29,7 @@ Desk = SimpleNamespace
 _LIFE_S = 600.0
 _START_S = 120.0
 _CALL_S = 60.0
+_END_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class Team:
     ) -> None:
         self.num_processes = num_processes
         self._lost: set[int] = set()
+        self._stopped: set[int] = set()
         group = ProcessGroup(_serve, num_processes, life_s, environment=environment)
         self._group = group.__enter__()
         try:
@@ -97,11 +99,14 @@ class Team:
     ) -> None:
         try:
             if error is None:
-                for process in set(range(self.num_processes)) - self._lost:
-                    self._group.send(process, None)
-                outcomes = self._group.finish()
-                for outcome in outcomes:
-                    assert outcome.is_success or outcome.process in self._lost, outcome
+                for process in set(self._stopped):
+                    self.kill(process)
+                for process in range(self.num_processes):
+                    if process not in self._lost:
+                        self._group.send(process, None)
+                for process in range(self.num_processes):
+                    outcome = self._group.wait(process, _END_S)
+                    assert outcome.is_success or process in self._lost, outcome
         finally:
             self._group.__exit__(kind, error, trace)
 
@@ -146,6 +151,7 @@ class Team:
     def kill(self, process: int) -> float:
         """Kills a process and returns when, on the monotonic clock that all processes share."""
         self._lost.add(process)
+        self._stopped.discard(process)
         when = time.monotonic()
         self._group.signal(process, signal.SIGKILL)
         return when
@@ -153,21 +159,25 @@ class Team:
     def stop(self, process: int) -> None:
         """Stops a process; `go_on` lets it go on, `kill` ends it."""
         self._group.signal(process, signal.SIGSTOP)
-        _wait_until_stopped(self._group.pid(process))
+        self.wait_until_stopped(process)
+
+    def wait_until_stopped(self, process: int, timeout_s: float = _CALL_S) -> None:
+        """Waits until a process stands still, by `stop` or of its own accord."""
+        pid = self._group.pid(process)
+        deadline = time.monotonic() + timeout_s
+        while os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT | os.WNOHANG) is None:
+            assert time.monotonic() < deadline, f"process {process} did not stop"
+            os.sched_yield()
+        self._stopped.add(process)
 
     def go_on(self, process: int) -> None:
         """Lets a stopped process go on."""
+        self._stopped.discard(process)
         self._group.signal(process, signal.SIGCONT)
 
     def pid(self, process: int) -> int:
         """Returns the process id of a process."""
         return self._group.pid(process)
-
-
-def _wait_until_stopped(pid: int) -> None:
-    found = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
-    assert found is not None
-    assert found.si_pid == pid
 
 
 def _serve(process: int, num_processes: int) -> None:

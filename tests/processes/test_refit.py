@@ -202,7 +202,9 @@ def test_a_hundred_refits_leave_nothing_behind(everybody):
     after = many(range(20, 120))
     for early, late in zip(before, after, strict=True):
         assert late["resident"] - early["resident"] < 4 << 20
-        assert {**late, "resident": 0} == {**early, "resident": 0}
+        assert late["mappings"] - early["mappings"] < 10  # the heap of malloc may have grown
+        kept = ("descriptors", "threads", "python threads")
+        assert [late[name] for name in kept] == [early[name] for name in kept]
 
 
 @pytest.mark.parametrize("staging_bytes", [64 << 10, 1 << 20])
