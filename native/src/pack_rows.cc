@@ -16,10 +16,45 @@ namespace {
 
 constexpr std::int64_t kCacheLine = 64;
 
+// How far ahead of the copy its memory is prefetched, in copy order. The hardware follows one run
+// but cannot guess where the next one starts, nor what comes after the end of a page.
+constexpr std::int64_t kAhead = 8192;
+constexpr std::int64_t kAheadOfShortRuns = 2048;
+
+// Prefetches the side or sides of short runs that are not dense.
+class ShortRunsAhead {
+ public:
+  ShortRunsAhead(std::int64_t dst_step, std::int64_t src_step, std::int64_t count,
+                 std::int64_t run)
+      : run_(run),
+        rows_(kAheadOfShortRuns / run),
+        end_(count - rows_),
+        dst_ahead_(dst_step == run ? 0 : rows_ * dst_step),
+        src_ahead_(src_step == run ? 0 : rows_ * src_step) {}
+
+  void fetch(std::int64_t i, const std::byte* dst, const std::byte* src) const {
+    if (i >= end_) return;
+    if (src_ahead_ != 0) prefetch_run_far(src + src_ahead_, run_);
+    if (dst_ahead_ != 0) prefetch_run_far(dst + dst_ahead_, run_);
+  }
+
+ private:
+  const std::int64_t run_;
+  const std::int64_t rows_;
+  const std::int64_t end_;
+  const std::int64_t dst_ahead_;
+  const std::int64_t src_ahead_;
+};
+
+// Runs below this are prefetched by the processor or share their cache lines.
+constexpr std::int64_t kMinFetchedRun = 32;
+
 template <std::int64_t width>
 void rows_of_width(std::byte* dst, std::int64_t dst_step, const std::byte* src,
                    std::int64_t src_step, std::int64_t count, std::int64_t /*run*/) {
+  const ShortRunsAhead ahead(dst_step, src_step, count, width);
   for (std::int64_t i = 0; i < count; ++i) {
+    if constexpr (width >= kMinFetchedRun) ahead.fetch(i, dst, src);
     move<width>(dst, src);
     dst += dst_step;
     src += src_step;
@@ -29,7 +64,9 @@ void rows_of_width(std::byte* dst, std::int64_t dst_step, const std::byte* src,
 template <std::int64_t width>
 void rows_of_pair(std::byte* dst, std::int64_t dst_step, const std::byte* src,
                   std::int64_t src_step, std::int64_t count, std::int64_t run) {
+  const ShortRunsAhead ahead(dst_step, src_step, count, run);
   for (std::int64_t i = 0; i < count; ++i) {
+    if constexpr (width >= kMinFetchedRun) ahead.fetch(i, dst, src);
     move_pair<width>(dst, src, run);
     dst += dst_step;
     src += src_step;
@@ -39,7 +76,9 @@ void rows_of_pair(std::byte* dst, std::int64_t dst_step, const std::byte* src,
 // run >= 64.
 void rows_of_blocks(std::byte* dst, std::int64_t dst_step, const std::byte* src,
                     std::int64_t src_step, std::int64_t count, std::int64_t run) {
+  const ShortRunsAhead ahead(dst_step, src_step, count, run);
   for (std::int64_t i = 0; i < count; ++i) {
+    ahead.fetch(i, dst, src);
     for (std::int64_t at = 0; at + 64 < run; at += 64) move<64>(dst + at, src + at);
     move<64>(dst + run - 64, src + run - 64);
     dst += dst_step;
@@ -49,7 +88,10 @@ void rows_of_blocks(std::byte* dst, std::int64_t dst_step, const std::byte* src,
 
 void rows_of_memcpy(std::byte* dst, std::int64_t dst_step, const std::byte* src,
                     std::int64_t src_step, std::int64_t count, std::int64_t run) {
+  const std::int64_t rows_ahead = run < kAhead ? kAhead / run : 1;
+  const std::int64_t fetched = run < kAhead ? run : kAhead;
   for (std::int64_t i = 0; i < count; ++i) {
+    if (i + rows_ahead < count) prefetch_run_far(src + rows_ahead * src_step, fetched);
     std::memcpy(dst, src, static_cast<std::size_t>(run));
     dst += dst_step;
     src += src_step;
@@ -57,10 +99,6 @@ void rows_of_memcpy(std::byte* dst, std::int64_t dst_step, const std::byte* src,
 }
 
 #if defined(__x86_64__)
-
-// How far ahead of the copy the source is prefetched, in copy order. The hardware follows one run
-// but cannot guess where the next one starts.
-constexpr std::int64_t kAhead = 8192;
 
 // Copies whole cache lines to aligned `dst`, prefetching as many from `ahead`.
 __attribute__((target("avx2"))) void stream_lines(std::byte* dst, const std::byte* src,
@@ -97,8 +135,10 @@ void rows_of_streams(std::byte* dst, std::int64_t dst_step, const std::byte* src
                      std::int64_t src_step, std::int64_t count, std::int64_t run) {
   const std::int64_t rows_ahead = run < kAhead ? kAhead / run : 1;
   for (std::int64_t i = 0; i < count; ++i) {
-    const std::byte* const next = i + rows_ahead < count ? src + rows_ahead * src_step : src;
-    stream_run(dst, src, run, next);
+    const bool has_next = i + rows_ahead < count;
+    // A streaming store waits for the page's translation; one line brings it in time.
+    if (has_next && dst_step != run) prefetch_far(dst + rows_ahead * dst_step);
+    stream_run(dst, src, run, has_next ? src + rows_ahead * src_step : src);
     dst += dst_step;
     src += src_step;
   }
@@ -127,7 +167,6 @@ RowsFunction rows_function(std::int64_t run, Stores stores) {
     case 8: return rows_of_width<8>;
     case 16: return rows_of_width<16>;
     case 32: return rows_of_width<32>;
-    case 64: return rows_of_width<64>;
     default: break;
   }
   if (run < 4) return rows_of_pair<2>;
