@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import torch.distributed as dist
 
 import reshard
-from reshard import Casts, Padding, RefitReport
+from reshard import DEFAULT_STAGING_BYTES, Casts, Padding, RefitReport
 from reshard_torch.forms import Forms
 from reshard_torch.side import Side
 from reshard_torch.tensors import TensorReader, Tensors
@@ -36,14 +36,20 @@ class Destination:
         casts: (source dtype, destination dtype) conversions that are wanted.
         allow_unmatched: shell-style patterns of canonical names that may stay without a partner.
         group: name of this program; programs that refit from one source need different names.
+        staging_bytes: memory of this process for chunks under way.
         timeout_s: limit of every wait unless a call gives its own.
-        options: `staging_bytes` of `reshard.Destination`.
 
     Raises:
         LayoutError, UnsupportedError: naming the tensor that cannot be described.
         RendezvousError: nobody is at the address.
 
     Collective: every rank of the process group.
+
+    Example:
+        >>> destination = reshard_torch.Destination(  # doctest: +SKIP
+        ...     "tcp://10.0.0.1:29500", model,
+        ...     forms=reshard_torch.models.transformers_qwen3(model.config))
+        >>> version = destination.refit(timeout_s=60)  # doctest: +SKIP
     """
 
     def __init__(
@@ -59,8 +65,8 @@ class Destination:
         casts: Casts = (),
         allow_unmatched: Iterable[str] = (),
         group: str = "destination",
+        staging_bytes: int = DEFAULT_STAGING_BYTES,
         timeout_s: float = 60.0,
-        **options: Any,  # noqa: ANN401 (those of reshard.Destination)
     ) -> None:
         side = Side.of_group(process_group)
         self._tensors = tensors
@@ -76,8 +82,8 @@ class Destination:
             casts=casts,
             allow_unmatched=allow_unmatched,
             group=group,
+            staging_bytes=staging_bytes,
             timeout_s=timeout_s,
-            **options,
         )
 
     @property

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import torch.distributed as dist
 
 import reshard
-from reshard import Casts, Padding, RefitReport
+from reshard import DEFAULT_STAGING_BYTES, Casts, Padding, RefitReport
 from reshard_torch.forms import Forms
 from reshard_torch.side import Side
 from reshard_torch.tensors import TensorReader, Tensors
@@ -34,17 +34,19 @@ class Source:
         token: shared secret of all programs; required unless the address is loopback.
         casts: (source dtype, destination dtype) conversions that are wanted.
         allow_unmatched: shell-style patterns of canonical names that may stay without a partner.
+        staging_bytes: memory of this process for chunks under way.
+        min_destinations: how many destination programs a publish waits for.
         timeout_s: limit of every wait unless a call gives its own.
-        options: `staging_bytes`, `min_destinations`, `group` of `reshard.Source`.
-
-    Attributes:
-        report: the last finished refit, or None.
 
     Raises:
         LayoutError, UnsupportedError: naming the tensor that cannot be described.
         RendezvousError: the address cannot be used.
 
     Collective: every rank of the process group.
+
+    Example:
+        >>> source = reshard_torch.Source("tcp://10.0.0.1:29500", model)  # doctest: +SKIP
+        >>> report = source.publish(version=1)  # doctest: +SKIP
     """
 
     def __init__(
@@ -59,8 +61,9 @@ class Source:
         token: str | None = None,
         casts: Casts = (),
         allow_unmatched: Iterable[str] = (),
+        staging_bytes: int = DEFAULT_STAGING_BYTES,
+        min_destinations: int = 1,
         timeout_s: float = 60.0,
-        **options: Any,  # noqa: ANN401 (those of reshard.Source)
     ) -> None:
         side = Side.of_group(process_group)
         self._tensors = tensors
@@ -75,8 +78,9 @@ class Source:
             token=token,
             casts=casts,
             allow_unmatched=allow_unmatched,
+            staging_bytes=staging_bytes,
+            min_destinations=min_destinations,
             timeout_s=timeout_s,
-            **options,
         )
 
     @property
