@@ -122,7 +122,14 @@ def test_specs_survive_the_wire(problem):
         decoded = decode_specs(encoded)
         assert decoded == list(side)
         assert encode_specs(decoded) == encoded
-        assert merge_specs("source", [encoded, encoded]) == list(side)
+        merged = merge_specs("source", [encoded, encoded])
+        assert merged == merge_specs("source", [encoded])
+        for before, after in zip(side, merged, strict=True):
+            ranks = before.layout.ranks
+            assert set(after.layout.ranks) == set(ranks)
+            for rank in ranks:
+                held = before.layout.local_boxes(rank, before.shape)
+                assert after.layout.local_boxes(rank, after.shape) == held
         shifted = shift_specs(decoded, 5)
         assert shifted == [spec.shifted(5) for spec in side]
 
