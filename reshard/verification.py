@@ -10,12 +10,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise, product
 from typing import NamedTuple
 
 from reshard.box import Box
 from reshard.buffers import Buffer, BufferKey
 from reshard.fingerprint import seed_of_name
-from reshard.logical_space import Piece, pieces_of_rank
+from reshard.layout import Layout
+from reshard.logical_space import Piece, Side, pieces_of_rank
 from reshard.matching import TensorPair
 from reshard.plan import Plan
 from reshard.program_table import Endpoint, locate
@@ -67,15 +69,15 @@ class _Cover:
 
     Attributes:
         boxes: per slot number, what is summed.
-        counts: per slot number, whether it is part of the tensor's fingerprint. Boxes that overlap
-            are cut so that each element counts once.
+        counts: per slot number, whether it is part of the tensor's fingerprint. All is, but where
+            the destination stores a part of the tensor only: then just that part of the source.
     """
 
     def __init__(self, pair: TensorPair, side: int) -> None:
         self._side = (pair.geometry.src, pair.geometry.dst)[side]
         self._ndim = len(pair.geometry.space.shape)
-        self._parts = _cut_overlaps(pair, side)
-        self._numbers: dict[tuple[BoxKey, BoxKey], int] = {}
+        self._edges, self._counted = _edges_and_counted(pair, side)
+        self._numbers: dict[BoxKey, int] = {}
         self._slots: dict[int, list[_Slot]] = {}
         self.boxes: list[BoxKey] = []
         self.counts: list[bool] = []
@@ -88,14 +90,18 @@ class _Cover:
 
     def _slots_of(self, rank: int) -> Iterator[_Slot]:
         for piece in pieces_of_rank(self._side, self._ndim, rank):
-            box = piece.start, piece.stop
-            parts = [(box, True)] if self._parts is None else self._parts[box]
-            for part, counts in parts:
-                number = self._numbers.setdefault((box, part), len(self.boxes))
+            for part in _cells(piece, self._edges):
+                number = self._numbers.setdefault(part, len(self.boxes))
                 if number == len(self.boxes):
                     self.boxes.append(part)
-                    self.counts.append(counts)
+                    self.counts.append(self._is_counted(part))
                 yield _Slot(piece, part, number)
+
+    def _is_counted(self, part: BoxKey) -> bool:
+        if self._counted is None:
+            return True
+        box = Box.from_bounds(*part)
+        return any(area.contains(box) for area in self._counted)
 
 
 class _Covers:
@@ -125,24 +131,30 @@ class _Covers:
                 yield number, self.cover(side, pair).slots_at(position)
 
 
-Parts = dict[BoxKey, list[tuple[BoxKey, bool]]]
+Edges = list[list[int]]
 
 
-def _cut_overlaps(pair: TensorPair, side: int) -> Parts | None:
-    """Returns, per distinct box, its parts and whether they count; None if each counts whole.
+def _edges_and_counted(pair: TensorPair, side: int) -> tuple[Edges | None, list[Box] | None]:
+    """Returns where stored boxes are cut per dim, and the boxes that count; None for no, and all.
 
-    A destination may store a part of the tensor only; the source then counts just that part.
+    Boxes that overlap in part are cut along all edges, so that what several ranks store is always
+    the same cells.
     """
+    if _is_grid(pair.geometry.dst) and (side == 1 or _is_grid(pair.geometry.src)):
+        return None, None
     boxes = _distinct_boxes(pair, side)
     if side == 0:
         wanted = _distinct_boxes(pair, 1)
         if sum(box.num_elements for box in _fresh(wanted)) < pair.num_elements:
-            return _parts(boxes, _fresh(wanted))
-    if sum(box.num_elements for box in boxes) <= pair.num_elements and len(_fresh(boxes)) == len(
-        boxes
-    ):
-        return None
-    return _parts(boxes, [Box((0,) * len(pair.geometry.space.shape), pair.geometry.space.shape)])
+            return _edges([*boxes, *wanted]), wanted
+    return (None if _fresh(boxes) == boxes else _edges(boxes)), None
+
+
+def _is_grid(side: Side) -> bool:
+    """True for a mesh that holds each element in equal boxes: they are disjoint and cover all."""
+    return isinstance(side.layout, Layout) and all(
+        digit.dim >= 0 or digit.last - digit.first == 1 for row in side.rows for digit in row.digits
+    )
 
 
 def _distinct_boxes(pair: TensorPair, side: int) -> list[Box]:
@@ -156,34 +168,38 @@ def _distinct_boxes(pair: TensorPair, side: int) -> list[Box]:
     return [Box.from_bounds(*key) for key in sorted(keys)]
 
 
-def _without(box: Box, others: list[Box]) -> list[Box]:
-    rest = [box]
-    for other in others:
-        rest = [part for whole in rest for part in whole.subtract(other)]
-    return rest
-
-
 def _fresh(boxes: list[Box]) -> list[Box]:
-    """Returns disjoint boxes that cover the same elements; the same list if none overlap."""
+    """Returns disjoint boxes that cover the same elements; the same ones if none overlap."""
     fresh: list[Box] = []
     for box in boxes:
-        meeting = [earlier for earlier in fresh if box.intersect(earlier)]
-        fresh += _without(box, meeting) if meeting else [box]
+        rest = [box]
+        for earlier in fresh:
+            if box.intersect(earlier) is not None:
+                rest = [part for whole in rest for part in whole.subtract(earlier)]
+        fresh += rest
     return fresh
 
 
-def _parts(boxes: list[Box], counted: list[Box]) -> Parts:
-    """Cuts each box into parts that count (in `counted`, and in no earlier box) and others."""
-    parts: Parts = {}
-    seen: list[Box] = []
-    for box in boxes:
-        inside = [common for area in counted if (common := box.intersect(area)) is not None]
-        fresh = [part for common in inside for part in _without(common, seen)]
-        cut = [((part.offset, part.stop), True) for part in fresh]
-        cut += [((part.offset, part.stop), False) for part in _without(box, fresh)]
-        parts[box.offset, box.stop] = cut
-        seen.append(box)
-    return parts
+def _edges(boxes: list[Box]) -> Edges:
+    if not boxes:
+        return []
+    return [
+        sorted({edge for box in boxes for edge in (box.offset[dim], box.stop[dim])})
+        for dim in range(boxes[0].ndim)
+    ]
+
+
+def _cells(piece: Piece, edges: Edges | None) -> Iterator[BoxKey]:
+    """Yields the parts of a piece between edges; the piece itself if there are none."""
+    if edges is None:
+        yield piece.start, piece.stop
+        return
+    per_dim = []
+    for line, low, high in zip(edges, piece.start, piece.stop, strict=True):
+        inside = [low, *(edge for edge in line if low < edge < high), high]
+        per_dim.append(list(pairwise(inside)))
+    for cell in product(*per_dim):
+        yield tuple([low for low, _ in cell]), tuple([high for _, high in cell])
 
 
 def make_fingerprint_table(
