@@ -123,7 +123,11 @@ def _make_layout(sharding: Sharding, boxes: Boxes, ranks: Ranks) -> AnyLayout:
 
 def _named_layout(sharding: NamedSharding, ranks: Ranks) -> Layout:
     mesh = sharding.mesh
-    assert isinstance(mesh, jax.sharding.Mesh), "abstract meshes were refused"  # noqa: S101
+    if not isinstance(mesh, jax.sharding.Mesh):
+        raise UnsupportedError(
+            f"sharding {sharding} has an abstract mesh, which says nothing about devices. Use a "
+            "jax.sharding.Mesh."
+        )
     names = tuple(_text(name) for name in mesh.axis_names)
     devices = tuple(ranks.of(device) for device in mesh.devices.flat)
     spec = [_entry(entry) for entry in names_of_spec(sharding.spec)]

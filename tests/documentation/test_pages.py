@@ -1,0 +1,73 @@
+"""Code that pages and docstrings show is run, and is the same as the file it claims to be."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*command: str, timeout_s: float = 100.0) -> str:
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_pages_show_the_files_they_name():
+    run(sys.executable, "docs/embed.py", "--check")
+
+
+def test_the_laptop_example_runs():
+    output = run(sys.executable, "examples/laptop.py")
+    assert "every destination rank holds exactly its elements" in output
+
+
+@pytest.mark.torch
+@pytest.mark.processes
+def test_the_redistribute_example_runs():
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    output = run(*torchrun, "--nproc-per-node", "4", "examples/torch_redistribute.py")
+    assert output.count("equal to the source") == 3
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_examples_of_pages(page):
+    failed, _ = doctest.testfile(str(page), module_relative=False)
+    assert failed == 0
+
+
+def modules(package: str) -> list[str]:
+    names = [path.stem for path in sorted((ROOT / package).glob("*.py")) if path.stem[0] != "_"]
+    return [f"{package}.{name}" for name in names]
+
+
+@pytest.mark.parametrize("name", modules("reshard"))
+def test_examples_of_the_core(name):
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", modules("reshard_torch"))
+def test_examples_of_the_torch_adapter(name):
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+def test_every_task_of_the_makefile_is_explained():
+    output = run("make", "help")
+    for task in ("demo", "test", "bench", "setup", "lint"):
+        assert f"make {task}" in output
