@@ -266,25 +266,21 @@ void time_small_boxes(const Buffers& buffers, const Options& options) {
   }
 }
 
-int run(const Options& options) {
-  const Buffers buffers = {allocate(kMemory, options), allocate(kPayload, options),
-                           allocate(kPayload, options)};
-  std::vector<Case> cases;
-  for (const Case& test : make_cases()) {
-    if (test.name.find(options.only) != std::string::npos) cases.push_back(test);
-  }
-  constexpr Cut cuts[] = {Cut::kWhole, Cut::kChunked, Cut::kSlots};
-  bool all_equal = true;
-  for (const Case& test : cases) {
-    all_equal = verify(test, Cut::kWhole, buffers) && all_equal;
-    all_equal = verify(test, Cut::kChunked, buffers) && all_equal;
-  }
-  if (!all_equal) return 1;
+constexpr Cut kCuts[] = {Cut::kWhole, Cut::kChunked, Cut::kSlots};
+constexpr std::size_t kNumCuts = 3;
 
+struct Measurement {
+  Timing copy;
+  std::vector<Timing> cases;  // of case i and cut j at i * kNumCuts + j
+};
+
+// All cases in turn, round after round, with memcpy among them.
+Measurement measure(const std::vector<Case>& cases, const Buffers& buffers,
+                    const Options& options) {
   const int warm_ups = options.quick ? 1 : 5;
   const int rounds = options.quick ? 2 : 15;
   std::vector<double> copy_times;
-  std::vector<std::vector<double>> times(cases.size() * 3);
+  std::vector<std::vector<double>> times(cases.size() * kNumCuts);
   for (int round = -warm_ups; round < rounds; ++round) {
     for (std::size_t i = 0; i < times.size(); ++i) {
       if (i % 12 == 0) {
@@ -293,36 +289,59 @@ int run(const Options& options) {
         if (round >= 0) copy_times.push_back(seconds(options) - begin);
       }
       const double begin = seconds(options);
-      run_case(cases[i / 3], cuts[i % 3], buffers);
+      run_case(cases[i / kNumCuts], kCuts[i % kNumCuts], buffers);
       if (round >= 0) times[i].push_back(seconds(options) - begin);
     }
   }
+  Measurement measurement = {summarize(copy_times), {}};
+  for (std::vector<double>& each : times) measurement.cases.push_back(summarize(each));
+  return measurement;
+}
 
-  const Timing copy = summarize(copy_times);
+void print_row(const std::string& name, const char* cut, const Timing& timing, double nbytes) {
+  std::printf("%-30s %-8s %9.2f %9.2f %9.2f %9.2f", name.c_str(), cut, timing.min * 1e3,
+              timing.median * 1e3, timing.max * 1e3, nbytes / timing.median / 1e9);
+}
+
+void print(const std::vector<Case>& cases, const Measurement& measurement,
+           const Options& options) {
   std::printf("cpu features: %s; %s time; %s pages\n", describe_cpu_features().c_str(),
               options.cpu_time ? "processor" : "wall", options.huge_pages ? "2 MiB" : "4 KiB");
   std::printf("%-30s %-8s %9s %9s %9s %9s %7s %7s\n", "case", "cut", "min ms", "median", "max",
               "GB/s wire", "ratio", "target");
-  const auto gigabytes = [](double nbytes, double time) { return nbytes / time / 1e9; };
-  std::printf("%-30s %-8s %9.2f %9.2f %9.2f %9.2f %7.2f\n", "memcpy", "whole", copy.min * 1e3,
-              copy.median * 1e3, copy.max * 1e3, gigabytes(kPayload, copy.median), 1.0);
+  print_row("memcpy", "whole", measurement.copy, kPayload);
+  std::printf(" %7.2f\n", 1.0);
   int missed = 0;
-  for (std::size_t i = 0; i < times.size(); ++i) {
-    const Case& test = cases[i / 3];
-    const Timing timing = summarize(times[i]);
+  for (std::size_t i = 0; i < measurement.cases.size(); ++i) {
+    const Case& test = cases[i / kNumCuts];
+    const Timing& timing = measurement.cases[i];
     const auto elements = static_cast<double>(num_elements(test.box));
     const double wire_bytes = elements * static_cast<double>(size_of(test.wire));
     const double traffic = wire_bytes + elements * static_cast<double>(size_of(test.mem));
-    const double ratio = traffic / timing.median / (2.0 * kPayload / copy.median);
+    const double ratio = traffic / timing.median / (2.0 * kPayload / measurement.copy.median);
     const bool is_missed = test.target > 0 && ratio < test.target;
     missed += is_missed ? 1 : 0;
-    std::printf("%-30s %-8s %9.2f %9.2f %9.2f %9.2f %7.2f %7.2f%s\n", test.name.c_str(),
-                name_of_cut(cuts[i % 3]), timing.min * 1e3, timing.median * 1e3, timing.max * 1e3,
-                gigabytes(wire_bytes, timing.median), ratio, test.target,
-                is_missed ? " missed" : "");
+    print_row(test.name, name_of_cut(kCuts[i % kNumCuts]), timing, wire_bytes);
+    std::printf(" %7.2f %7.2f%s\n", ratio, test.target, is_missed ? " missed" : "");
   }
-  time_small_boxes(buffers, options);
   std::printf("%d targets missed\n", missed);
+}
+
+int run(const Options& options) {
+  const Buffers buffers = {allocate(kMemory, options), allocate(kPayload, options),
+                           allocate(kPayload, options)};
+  std::vector<Case> cases;
+  for (const Case& test : make_cases()) {
+    if (test.name.find(options.only) != std::string::npos) cases.push_back(test);
+  }
+  bool all_equal = true;
+  for (const Case& test : cases) {
+    all_equal = verify(test, Cut::kWhole, buffers) && all_equal;
+    all_equal = verify(test, Cut::kChunked, buffers) && all_equal;
+  }
+  if (!all_equal) return 1;
+  print(cases, measure(cases, buffers, options), options);
+  time_small_boxes(buffers, options);
   return 0;
 }
 
