@@ -17,7 +17,7 @@ from reshard.plan import Plan
 from reshard.program_table import make_program_tables
 from reshard.tensor_spec import TensorSpec
 
-__all__ = ["buffer_of_array", "numpy_dtype", "run_in_process"]
+__all__ = ["buffer_of_array", "local_array", "numpy_dtype", "run_in_process"]
 
 Arrays = Mapping[int, Mapping[str, np.ndarray]]
 

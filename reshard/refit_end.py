@@ -24,7 +24,7 @@ from reshard.schedule import DEFAULT_STAGING_BYTES
 from reshard.session import Session
 from reshard.tensor_spec import TensorSpec
 
-__all__ = ["RefitEnd"]
+__all__ = ["RefitEnd", "place_members"]
 
 _logger = logging.getLogger("reshard")
 

@@ -12,7 +12,13 @@ from dataclasses import dataclass
 
 from reshard.errors import PlanError
 
-__all__ = ["DEFAULT_STAGING_BYTES", "SLOTS_PER_RING", "Schedule", "chunk_bytes_for"]
+__all__ = [
+    "DEFAULT_STAGING_BYTES",
+    "SLOTS_PER_RING",
+    "Schedule",
+    "chunk_bytes_for",
+    "make_schedule",
+]
 
 DEFAULT_STAGING_BYTES = 64 << 20
 SLOTS_PER_RING = 4

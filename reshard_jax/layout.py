@@ -15,7 +15,7 @@ from reshard import AnyLayout, Box, BoxLayout, Layout, LayoutError, LocalBox, Me
 from reshard_jax.compat import axes_of_mesh_are_concrete, names_of_spec, platform_of, unreduced_axes
 from reshard_jax.ranks import Ranks
 
-__all__ = ["LayoutTable"]
+__all__ = ["LayoutTable", "check_supported"]
 
 Boxes = dict[int, Box]
 

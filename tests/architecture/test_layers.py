@@ -1,0 +1,124 @@
+"""The layers of the core, read from source text; and what a process that imports has loaded."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from helpers.source_text import imports_of, library_files, module_name
+
+# Layers of reshard, lowest first; a module imports from its own layer and from lower ones only.
+LAYERS = {
+    "values": {
+        "errors", "dtypes", "box", "mesh", "placement", "division", "layout", "segmented_layout",
+        "form", "tensor_spec", "transfer", "legs", "padding",
+    },
+    "planning": {
+        "logical_space", "matching", "holders", "grid", "sweep", "geometry_plan", "planner",
+        "reference_planner", "schedule", "spec_codec", "spec_merge", "plan_text", "plan",
+    },
+    "memory and border": {
+        "buffers", "_native", "_native_bindings", "fingerprint", "program_table", "verification",
+        "local_program", "environment", "versions",
+    },
+    "control": {
+        "addresses", "token_keys", "control_messages", "error_report", "group", "registry",
+        "epoch", "membership", "store_server", "store", "epoch_exchange", "rendezvous", "exchange",
+    },
+    "session": {"machine", "floor", "report", "outcome", "contribution", "session"},
+    "ends": {"refit_end", "source", "destination", "loopback"},
+    "package": {"reshard"},
+}  # fmt: skip
+
+PURE = LAYERS["values"] | LAYERS["planning"]
+
+# What planning must not depend on: other processes, time, the environment, randomness.
+IMPURE = {
+    "asyncio", "multiprocessing", "os", "pathlib", "random", "secrets", "select", "signal",
+    "socket", "subprocess", "threading", "time", "uuid", "zmq",
+}  # fmt: skip
+
+
+def short(module: str) -> str:
+    return module.removeprefix("reshard.")
+
+
+def core_imports(path):
+    """Returns the modules of reshard that a file imports."""
+    found = set()
+    for module, name in imports_of(path):
+        if module == "reshard" and name:
+            found.add(name if any(name in layer for layer in LAYERS.values()) else "reshard")
+        elif module.startswith("reshard."):
+            found.add(short(module))
+    return found
+
+
+@pytest.mark.parametrize("path", library_files("reshard"), ids=module_name)
+def test_modules_import_downward_only(path):
+    order = list(LAYERS)
+    mine = next(i for i, layer in enumerate(order) if short(module_name(path)) in LAYERS[layer])
+    allowed = set().union(*(LAYERS[layer] for layer in order[: mine + 1]))
+    assert core_imports(path) <= allowed
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in library_files("reshard") if short(module_name(path)) in PURE],
+    ids=module_name,
+)
+def test_values_and_planning_are_pure(path):
+    imported = {module.split(".")[0] for module, _ in imports_of(path)}
+    assert not imported & IMPURE
+
+
+def run_alone(code: str) -> str:
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert found.returncode == 0, found.stderr
+    return found.stdout
+
+
+def test_import_reshard_loads_no_framework_no_native_code_and_opens_nothing():
+    code = """
+import os, sys, threading
+before = set(os.listdir("/proc/self/fd"))
+import reshard
+maps = open("/proc/self/maps").read()
+unwanted = {"torch", "jax", "jaxlib", "cupy", "numpy", "zmq", "cffi", "_cffi_backend", "socket"}
+print(sorted(unwanted & set(sys.modules)))
+print("libreshard" in maps, "libcuda" in maps, "libnccl" in maps)
+print(set(os.listdir("/proc/self/fd")) - before, threading.active_count())
+"""
+    assert run_alone(code).splitlines() == ["[]", "False False False", "set() 1"]
+
+
+@pytest.mark.parametrize("name", ["Source", "Destination", "run_in_process", "show_versions"])
+def test_names_that_need_more_are_loaded_when_they_are_used(name):
+    code = f"""
+import sys
+import reshard
+reshard.{name}
+print(sorted({{"torch", "jax", "cupy"}} & set(sys.modules)))
+"""
+    assert run_alone(code).strip() == "[]"
+
+
+@pytest.mark.torch
+def test_the_torch_adapter_loads_no_jax():
+    pytest.importorskip("torch", reason="install it with: pip install 'reshard[torch]'")
+    code = "import sys, reshard_torch; print('jax' in sys.modules)"
+    assert run_alone(code).strip() == "False"
+
+
+@pytest.mark.jax
+def test_the_jax_adapter_loads_no_torch_and_starts_no_backend():
+    pytest.importorskip("jax", reason="install it with: pip install 'reshard[jax]'")
+    code = """
+import sys, reshard_jax
+from jax._src import xla_bridge
+print("torch" in sys.modules, bool(xla_bridge._backends))
+"""
+    assert run_alone(code).strip() == "False False"
