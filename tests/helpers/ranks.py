@@ -210,8 +210,9 @@ class _Child:
         self._is_open = True
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
         ours, theirs = socket.socketpair()
-        dump_after_s = max(timeout_s - 3.0, timeout_s * 0.8)
-        call = f"from {__name__} import _run_child; _run_child({theirs.fileno()}, {dump_after_s})"
+        # A point in time rather than a span: a slow start must not carry the dump past the limit.
+        dump_at = time.monotonic() + max(timeout_s - 3.0, timeout_s * 0.8)
+        call = f"from {__name__} import _run_child; _run_child({theirs.fileno()}, {dump_at})"
         with theirs:
             self.popen = subprocess.Popen(
                 [sys.executable, "-c", call],
@@ -300,13 +301,18 @@ def _parent() -> multiprocessing.connection.Connection[Any, Any]:
     return _to_parent
 
 
-def _run_child(fd: int, dump_after_s: float) -> None:
-    """Runs the job in a fresh interpreter; the only code that the parent names to it."""
+def _run_child(fd: int, dump_at: float) -> None:
+    """Runs the job in a fresh interpreter; the only code that the parent names to it.
+
+    Args:
+        fd: the socket to the parent.
+        dump_at: time of the monotonic clock, which all processes share, at which to write stacks.
+    """
     global _to_parent
     # A test runner in the background of a shell ignores SIGINT, and children inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     faulthandler.enable()
-    faulthandler.dump_traceback_later(dump_after_s)
+    faulthandler.dump_traceback_later(max(0.001, dump_at - time.monotonic()))
     if ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
         raise RuntimeError("prctl(PR_SET_PDEATHSIG) failed: this process could outlive its test")
     _to_parent = multiprocessing.connection.Connection(fd)

@@ -59,8 +59,22 @@ def test_an_error_is_raised_with_the_outputs_of_all() -> None:
 def test_a_hang_ends_at_the_limit_and_shows_its_stack() -> None:
     started_s = time.monotonic()
     with pytest.raises(RuntimeError, match="in _hangs_on_one"):
-        run_on_processes(_hangs_on_one, 2, 4.0)
-    assert time.monotonic() - started_s < 8.0
+        run_on_processes(_hangs_on_one, 2, 8.0)
+    assert time.monotonic() - started_s < 16.0
+
+
+def _starts_slowly_and_hangs(process: int, num_processes: int) -> None:
+    threading.Event().wait(60.0)
+
+
+def test_a_slow_start_does_not_carry_the_stacks_past_the_limit() -> None:
+    # The child is held before its first instruction for longer than the dump leaves room.
+    with ProcessGroup(_starts_slowly_and_hangs, 1, 10.0) as group:
+        group.signal(0, signal.SIGSTOP)
+        threading.Event().wait(4.0)
+        group.signal(0, signal.SIGCONT)
+        [outcome] = group.finish()
+    assert "in _starts_slowly_and_hangs" in outcome.output
 
 
 def test_a_killed_process_is_seen_while_the_other_goes_on() -> None:
