@@ -1,0 +1,229 @@
+"""Layouts: which boxes each rank holds. Laws are in property/test_value_laws.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from reshard import (
+    Box,
+    BoxLayout,
+    Layout,
+    LayoutError,
+    LocalBox,
+    Mesh,
+    Replicate,
+    Shard,
+    UnsupportedError,
+)
+
+R = Replicate()
+
+
+def boxes(layout, shape):
+    """Returns the boxes of each rank as text."""
+    return {
+        rank: " ".join(str(box) for box, _ in layout.local_boxes(rank, shape))
+        for rank in layout.ranks
+    }
+
+
+def test_layout_case_a1_uneven_shards_follow_torch():
+    layout = Layout(Mesh.of(x=4), (Shard(0),))
+    assert boxes(layout, (5, 10)) == {0: "[0:2, 0:10]", 1: "[2:4, 0:10]", 2: "[4:5, 0:10]", 3: ""}
+    assert [layout.local_shape(rank, (5, 10)) for rank in range(4)] == [
+        (2, 10),
+        (2, 10),
+        (1, 10),
+        (0, 10),
+    ]
+
+
+def test_layout_case_a5_strided_shards():
+    layout = Layout(Mesh.of(dp=2, tp=2), (Shard(0, blocks=2), Shard(0)))
+    assert boxes(layout, (5,)) == {0: "[0:2]", 1: "[3:4]", 2: "[2:3]", 3: "[4:5]"}
+
+
+def test_layout_case_a8_the_order_of_cutting_is_part_of_the_layout():
+    mesh = Mesh.of(fsdp=2, tp=2)
+    layout = Layout(mesh, (Shard(0), Shard(0)), order=("tp", "fsdp"))
+    assert boxes(layout, (8,)) == {0: "[0:2]", 1: "[4:6]", 2: "[2:4]", 3: "[6:8]"}
+    assert boxes(Layout(mesh, (Shard(0), Shard(0))), (8,))[1] == "[2:4]"
+
+
+@pytest.mark.parametrize(
+    ("order", "of_rank_1"),
+    [(("a", "b", "c"), "[1:2]"), (("c", "b", "a"), "[4:5]"), (("b", "c", "a"), "[2:3]")],
+)
+def test_layout_case_a9_three_axes_in_any_order(order, of_rank_1):
+    layout = Layout(Mesh.of(a=2, b=2, c=2), (Shard(0),) * 3, order)
+    assert boxes(layout, (8,))[1] == of_rank_1
+
+
+def test_layout_case_a12_both_uneven_rules():
+    mesh = Mesh.of(x=4)
+    chunk = Layout(mesh, (Shard(0),))
+    balanced = Layout(mesh, (Shard(0),), division="balanced")
+    assert [chunk.local_shape(r, (10,)) for r in range(4)] == [(3,), (3,), (3,), (1,)]
+    assert [balanced.local_shape(r, (10,)) for r in range(4)] == [(3,), (3,), (2,), (2,)]
+
+
+def test_layout_case_b8_the_first_name_of_a_tuple_is_major():
+    mesh = Mesh.of(fsdp=2, tp=2)
+    one = Layout.from_spec(mesh, (("fsdp", "tp"), None))
+    other = Layout.from_spec(mesh, (("tp", "fsdp"), None))
+    assert boxes(one, (8, 4))[1] == "[2:4, 0:4]"
+    assert boxes(other, (8, 4))[1] == "[4:6, 0:4]"
+
+
+def test_a_spec_leaves_missing_dims_and_axes_alone():
+    layout = Layout.from_spec(Mesh.of(a=2, b=3), (None, "b"))
+    assert layout.placements == (R, Shard(1))
+    assert boxes(layout, (4, 6, 2))[4] == "[0:4, 2:4, 0:2]"
+
+
+@pytest.mark.parametrize("spec", [("nope",), ("a", "a"), (("a", "a"),)])
+def test_a_spec_names_axes_of_the_mesh_once(spec):
+    with pytest.raises(LayoutError, match=r"must name axes of mesh \(a=2\), each at most once"):
+        Layout.from_spec(Mesh.of(a=2), spec)
+
+
+def test_replicated():
+    layout = Layout.replicated(Mesh.of(a=2, b=2))
+    assert set(boxes(layout, (3,)).values()) == {"[0:3]"}
+
+
+def test_several_runs_lie_one_after_the_other_in_the_local_array():
+    layout = Layout(Mesh.of(tp=2), (Shard(0, blocks=2),))
+    assert layout.local_boxes(1, (8, 3)) == (
+        LocalBox(Box((2, 0), (2, 3)), (0, 0)),
+        LocalBox(Box((6, 0), (2, 3)), (2, 0)),
+    )
+    assert layout.local_shape(1, (8, 3)) == (4, 3)
+
+
+def test_a_tensor_without_dims_is_held_whole():
+    layout = Layout(Mesh.of(a=2), (R,))
+    assert layout.local_boxes(1, ()) == (LocalBox(Box((), ()), ()),)
+    assert layout.local_shape(1, ()) == ()
+
+
+def test_ranks_outside_hold_nothing():
+    layout = Layout(Mesh(("a",), (2,), (5, 7)), (Shard(0),))
+    assert (layout.position(5), layout.position(6)) == (0, None)
+    assert layout.local_shape(6, (4,)) is None
+    assert layout.local_boxes(6, (4,)) == ()
+
+
+def test_patterns_are_equal_where_only_ranks_and_axis_names_differ():
+    one = Layout(Mesh.of(a=2, b=2), (Shard(0), R))
+    other = Layout(Mesh(("x", "y"), (2, 2), (9, 3, 4, 5)), (Shard(0), R))
+    assert one.pattern == other.pattern
+    assert one.pattern != Layout(Mesh.of(a=2, b=2), (R, Shard(0))).pattern
+    assert one.pattern != Layout(Mesh.of(a=2, b=2), (Shard(0), R), division="balanced").pattern
+
+
+def test_it_reads_as_a_line():
+    assert str(Layout(Mesh.of(fsdp=2, tp=4), (Shard(0), R))) == "(fsdp:S(0), tp:R)@(fsdp=2,tp=4)"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"placements": (R, R)}, r"mesh \(a=2\) has 1 axes but 2 placements"),
+        ({"order": ("b",)}, r"order \('b',\) must name every axis of mesh \(a=2\) exactly once"),
+        ({"order": ("a", "a")}, "exactly once"),
+        ({"division": "odd"}, "division 'odd' is unknown"),
+    ],
+)
+def test_what_is_no_layout_is_refused(options, message):
+    with pytest.raises(LayoutError, match=message):
+        Layout(Mesh.of(a=2), **{"placements": (R,), **options})
+
+
+def test_a_dim_that_the_tensor_has_not_is_refused():
+    with pytest.raises(LayoutError, match=r"S\(2\) cuts dim 2 of a tensor of shape \(4, 4\)"):
+        Layout(Mesh.of(a=2), (Shard(2),)).check((4, 4))
+
+
+def test_even_is_checked_against_the_shape():
+    layout = Layout(Mesh.of(a=2), (Shard(0),), division="even")
+    layout.check((4,))
+    with pytest.raises(LayoutError, match="5 elements do not divide evenly over 2 parts"):
+        layout.check((5,))
+
+
+class Partial:
+    def __repr__(self) -> str:
+        return "Partial(sum)"
+
+
+def test_partial_sums_are_refused_with_how_to_reduce():
+    with pytest.raises(UnsupportedError, match=r"Partial\(sum\).*reduce first.*redistribute"):
+        Layout(Mesh.of(a=2), (Partial(),))
+
+
+# ---- explicit boxes
+
+
+def test_layout_case_a3_ragged_widths_per_rank():
+    starts = [0, 2, 5, 9]
+    layout = BoxLayout(
+        {
+            rank: Box((0, start), (2, width))
+            for rank, (start, width) in enumerate(zip(starts, (2, 3, 4, 5), strict=True))
+        }
+    )
+    layout.check((2, 14))
+    assert [layout.local_shape(rank, (2, 14)) for rank in range(4)] == [
+        (2, 2),
+        (2, 3),
+        (2, 4),
+        (2, 5),
+    ]
+
+
+def test_a_single_box_is_the_local_array():
+    assert BoxLayout({3: Box((4, 0), (2, 5))}).local_boxes(3, (6, 5)) == (
+        LocalBox(Box((4, 0), (2, 5)), (0, 0)),
+    )
+
+
+def test_concatenated_boxes_lie_one_after_the_other():
+    layout = BoxLayout.concatenated({0: [Box((4, 0), (2, 3)), Box((0, 0), (1, 3))]}, dim=0)
+    assert layout.local_boxes(0, (6, 3)) == (
+        LocalBox(Box((4, 0), (2, 3)), (0, 0)),
+        LocalBox(Box((0, 0), (1, 3)), (2, 0)),
+    )
+    assert layout.local_shape(0, (6, 3)) == (3, 3)
+
+
+def test_empty_boxes_are_left_out_and_ranks_without_boxes_have_an_empty_array():
+    layout = BoxLayout({0: Box((4,), (0,)), 1: [], 2: Box((0,), (4,))})
+    assert layout.local_boxes(0, (4,)) == ()
+    assert [layout.local_shape(rank, (4,)) for rank in (0, 1, 2, 3)] == [(0,), (0,), (4,), None]
+
+
+def test_ranks_are_in_ascending_order():
+    layout = BoxLayout({7: Box((0,), (1,)), 2: Box((1,), (1,))})
+    assert layout.ranks == (2, 7)
+    assert layout.position(7) == 1
+    assert str(layout) == "2 boxes on 2 ranks"
+    assert layout.shifted(3).ranks == (5, 10)
+
+
+def test_boxes_outside_the_tensor_are_refused():
+    with pytest.raises(LayoutError, match=r"rank 1: box \[3:5\] is not inside.*shape \(4,\)"):
+        BoxLayout({0: Box((0,), (3,)), 1: Box((3,), (2,))}).check((4,))
+    with pytest.raises(LayoutError, match=r"rank 0: box \[0:3\] is not inside"):
+        BoxLayout({0: Box((0,), (3,))}).check((4, 4))
+
+
+def test_a_rank_is_listed_once():
+    with pytest.raises(LayoutError, match="given twice"):
+        BoxLayout(((0, (LocalBox(Box((0,), (1,)), (0,)),)), (0, ())))
+
+
+def test_boxes_of_a_rank_have_places_of_their_own():
+    whole = Box((0,), (4,))
+    with pytest.raises(LayoutError, match=r"rank 2: two boxes share local elements.*own place"):
+        BoxLayout({2: [LocalBox(whole, (0,)), LocalBox(whole, (3,))]})
