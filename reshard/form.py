@@ -78,6 +78,13 @@ class Form:
         unknown = {name for name, _ in self.sizes} - set(left)
         if unknown:
             raise LayoutError(f"form {self.pattern!r}: sizes of unknown names {sorted(unknown)}.")
+        if min((size for _, size in self.sizes), default=0) < 0:
+            raise LayoutError(f"form {self.pattern!r}: sizes {self.sizes} has a negative number.")
+        if any(not 0 <= dim < len(stored) or first < 0 for dim, first in self.start):
+            raise LayoutError(
+                f"form {self.pattern!r}: start {self.start} must name stored dims 0 to "
+                f"{len(stored) - 1}, each with the index at which the tensor begins."
+            )
 
     @classmethod
     def identity(cls, ndim: int) -> Form:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from reshard.box import Box
 from reshard.dtypes import DType
@@ -76,6 +76,10 @@ class TensorSpec:
         object.__setattr__(self, "parts", tuple(self.parts) or (Part(self.name),))
         if min(self.shape, default=0) < 0:
             raise LayoutError(f"{self.name}: shape {self.shape} has a negative number.")
+        if self.padding not in get_args(Padding):
+            raise LayoutError(
+                f"{self.name}: padding {self.padding!r} is unknown; use one of {get_args(Padding)}."
+            )
         try:
             self.layout.check(self.shape)
             uncovered = self.uncovered()

@@ -22,6 +22,7 @@ __all__ = [
     "local_array",
     "local_indices",
     "stored_indices",
+    "stored_indices_of",
 ]
 
 HOLE = -1
@@ -30,7 +31,7 @@ HOLE = -1
 
 def stored_indices(spec: TensorSpec) -> dict[str, Array]:
     """Returns, per part, which canonical element (row-major index) each stored element is."""
-    return {part.name: _part_indices(spec.shape, part) for part in spec.parts}
+    return {part.name: stored_indices_of(spec.shape, part) for part in spec.parts}
 
 
 def local_indices(layout: AnyLayout, shape: tuple[int, ...], rank: int) -> Array | None:
@@ -84,7 +85,8 @@ def _lookup(indices: Array, places: Array) -> Array:
     return indices.reshape(-1)[np.maximum(places, 0)]
 
 
-def _part_indices(shape: tuple[int, ...], part: Part) -> Array:
+def stored_indices_of(shape: tuple[int, ...], part: Part) -> Array:
+    """Returns which canonical element of a part each stored element is, or HOLE."""
     if part.form is None:
         return np.arange(math.prod(shape), dtype=np.int64).reshape(shape)
     left, right, sizes = _read(part.form, shape)

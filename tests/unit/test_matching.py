@@ -1,0 +1,185 @@
+"""Names, forms and types of both sides pair up, or every misfit is listed at once."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from reshard import DType, Form, Layout, Mesh, Part, PlanError, Shard, TensorSpec, match
+
+ROWS = Layout(Mesh.of(x=2), (Shard(0),))
+
+
+def spec(name, shape=(4, 6), dtype="float32", layout=ROWS, parts=(), padding="refuse"):
+    return TensorSpec(name, shape, dtype, layout, parts, padding)
+
+
+def problems(src, dst, **options):
+    with pytest.raises(PlanError) as caught:
+        match(src, dst, **options)
+    return str(caught.value)
+
+
+def test_pairs_are_in_the_order_of_the_destination():
+    pairs = match([spec("a"), spec("b")], [spec("b"), spec("a")])
+    assert [(pair.name, pair.src.name, pair.dst.name) for pair in pairs] == [
+        ("b", "b", "b"),
+        ("a", "a", "a"),
+    ]
+    assert pairs[0].num_elements == 24
+
+
+def test_pairs_of_one_kind_share_a_geometry_and_turn():
+    pairs = match(
+        [spec("a"), spec("b"), spec("c", (8, 6))],
+        [spec(n.name, n.shape) for n in (spec("a"), spec("b"), spec("c", (8, 6)))],
+    )
+    assert pairs[0].geometry is pairs[1].geometry
+    assert pairs[0].geometry is not pairs[2].geometry
+    assert pairs[1].rotation == pairs[0].rotation + 1
+
+
+def test_layouts_that_differ_in_rank_numbers_only_share_a_geometry_where_no_rank_is_on_both_sides():
+    src = [spec("a"), spec("b", layout=ROWS.shifted(2))]
+    apart = match(src, [spec(n).shifted(20) for n in "ab"])
+    assert apart[0].geometry is apart[1].geometry
+    assert apart[0].geometry.is_disjoint
+    together = match(src, [spec("a"), spec("b")])
+    assert together[0].geometry is not together[1].geometry
+
+
+def test_every_name_without_a_partner_is_listed():
+    text = problems([spec("a"), spec("x"), spec("y")], [spec("a"), spec("b"), spec("c")])
+    for line in (
+        "source (3 tensors) and destination (3 tensors) do not fit; 1 names pair up, 4 problems",
+        "b: no source holds this destination tensor.",
+        "c: no source holds this destination tensor.",
+        "x: no destination takes this source tensor.",
+        "y: no destination takes this source tensor.",
+        "allow_unmatched=[...]",
+    ):
+        assert line in text
+
+
+def test_a_long_list_is_cut():
+    text = problems([spec(f"a{i}") for i in range(30)], [spec("b")])
+    assert "31 problems" in text
+    assert "... and 11 more" in text
+
+
+def test_names_may_be_allowed_to_stay_alone_by_pattern():
+    src, dst = [spec("a"), spec("opt.m"), spec("opt.v")], [spec("a"), spec("rope.cache")]
+    pairs = match(src, dst, allow_unmatched=["opt.*", "rope.cache"])
+    assert [pair.name for pair in pairs] == ["a"]
+    assert "rope.cache: no source" in problems(src, dst, allow_unmatched=["opt.*"])
+    assert "opt.m: no destination" in problems(src, dst, allow_unmatched=["rope.*"])
+
+
+def test_only_source_names_may_be_unused():
+    src, dst = [spec("a"), spec("opt.m")], [spec("a")]
+    assert len(match(src, dst, allow_unused=["opt.*"])) == 1
+    text = problems([spec("a")], [spec("a"), spec("opt.m")], allow_unused=["opt.*"])
+    assert "opt.m: no source holds" in text
+
+
+def test_nothing_at_all_is_an_error():
+    assert "there is no tensor to move" in problems([], [])
+    assert "there is no tensor to move" in problems([spec("a")], [], allow_unmatched=["*"])
+
+
+def test_a_stored_tensor_is_given_once():
+    assert "a: the source gives this stored tensor twice" in problems([spec("a")] * 2, [spec("a")])
+    assert "a: the destination gives this stored tensor twice" in problems(
+        [spec("a")], [spec("a")] * 2
+    )
+
+
+def test_two_sources_of_one_name_are_refused():
+    twice = [spec("s1", parts=(Part("a"),)), spec("s2", parts=(Part("a"),))]
+    assert "a: both source tensors 's1' and 's2' provide it" in problems(twice, [spec("a")])
+
+
+def test_two_sources_of_one_name_are_seen_also_where_they_share_a_part():
+    first = spec("s1", parts=(Part("a"),))
+    second = dataclasses.replace(first, name="s2")
+    assert second.parts[0] is first.parts[0]
+    assert "'s1' and 's2' provide it" in problems([first, second], [spec("a")])
+
+
+TIED = Part("embed", None, ("head",))
+
+
+def test_layout_case_d9_one_storage_feeds_every_name():
+    pairs = match([spec("e", parts=(TIED,))], [spec("head"), spec("embed")])
+    assert [(pair.name, pair.src.name) for pair in pairs] == [("head", "e"), ("embed", "e")]
+
+
+def test_a_tied_destination_takes_either_name():
+    for name in ("embed", "head"):
+        (pair,) = match([spec(name)], [spec("e", parts=(TIED,))])
+        assert (pair.name, pair.src.name) == ("embed", name)
+
+
+def test_a_tied_destination_of_two_sources_is_refused():
+    text = problems([spec("embed"), spec("head")], [spec("e", parts=(TIED,))])
+    assert "embed: the destination stores ('embed', 'head') once in 'e'" in text
+    assert "['embed', 'head']. Tie them in the source, or drop one name" in text
+
+
+def test_canonical_shapes_are_compared():
+    text = problems([spec("a", (4, 6))], [spec("a", (6, 4))])
+    assert "a: source has canonical shape (4, 6), destination (6, 4)" in text
+    form = (Part("a", Form("x y -> y x")),)
+    (pair,) = match([spec("a", (4, 6))], [spec("a", (6, 4), parts=form)])
+    assert pair.geometry.space.shape == (4, 6)
+
+
+def test_types_are_equal_or_a_rule_says_how():
+    src, dst = [spec("a", dtype="float32")], [spec("a", dtype="bfloat16")]
+    assert "no cast rule says to convert" in problems(src, dst)
+    assert "pass casts=[('float32', 'bfloat16')]" in problems(src, dst)
+    assert "no cast rule" in problems(src, dst, casts=[("bfloat16", "float32")])
+    (pair,) = match(src, dst, casts=[("float32", "bfloat16")])
+    assert pair.wire_dtype is DType.BFLOAT16
+
+
+@pytest.mark.parametrize(
+    ("src", "dst", "wire"),
+    [
+        ("float32", "bfloat16", "bfloat16"),
+        ("bfloat16", "float32", "bfloat16"),
+        ("float16", "bfloat16", "float16"),
+        ("float8_e5m2", "float64", "float8_e5m2"),
+    ],
+)
+def test_the_narrower_type_is_on_the_wire(src, dst, wire):
+    (pair,) = match([spec("a", dtype=src)], [spec("a", dtype=dst)], casts=[(src, dst)])
+    assert str(pair.wire_dtype) == wire
+    assert pair.geometry.itemsize == DType.of(wire).itemsize
+
+
+@pytest.mark.parametrize(
+    ("src", "dst"), [("int32", "float32"), ("bool", "uint8"), ("int8", "int16")]
+)
+def test_integers_are_never_cast(src, dst):
+    text = problems([spec("a", dtype=src)], [spec("a", dtype=dst)], casts=[(src, dst)])
+    assert (
+        f"a: {src} cannot be cast to {dst}: casts exist between floating-point types only" in text
+    )
+
+
+def test_layout_case_e2_types_are_per_tensor():
+    src = [spec("router.bias", dtype="float32"), spec("w", dtype="float32")]
+    dst = [spec("router.bias", dtype="float32"), spec("w", dtype="bfloat16")]
+    pairs = match(src, dst, casts=[("float32", "bfloat16")])
+    assert [str(pair.wire_dtype) for pair in pairs] == ["float32", "bfloat16"]
+
+
+def test_a_stacked_source_feeds_split_destinations_and_the_reverse():
+    stack = tuple(
+        Part(f"e{i}", Form("experts out in -> out in", index={"experts": i})) for i in range(3)
+    )
+    stacked, split = [spec("experts", (3, 4, 6), parts=stack)], [spec(f"e{i}") for i in range(3)]
+    assert [pair.name for pair in match(stacked, split)] == ["e0", "e1", "e2"]
+    assert [pair.name for pair in match(split, stacked)] == ["e0", "e1", "e2"]
