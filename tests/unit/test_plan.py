@@ -1,0 +1,165 @@
+"""Plans: who sends what, what they say of themselves, and what their digest stands for."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from reshard import DType, Layout, Mesh, PlanError, Replicate, Shard, TensorSpec, make_plan
+from reshard import plan as plan_module
+
+R = Replicate()
+SRC = [
+    TensorSpec("w", (4096, 1024), DType.BFLOAT16, Layout(Mesh.of(fsdp=4), (Shard(0),))),
+    TensorSpec("norm", (1024,), DType.BFLOAT16, Layout(Mesh.of(fsdp=4), (R,))),
+]
+DST = [
+    TensorSpec("w", (4096, 1024), DType.BFLOAT16, Layout(Mesh.of(tp=2), (Shard(1),)).shifted(4)),
+    TensorSpec("norm", (1024,), DType.BFLOAT16, Layout(Mesh.of(tp=2), (R,)).shifted(4)),
+]
+
+
+@pytest.fixture
+def plan():
+    return make_plan(SRC, DST)
+
+
+def test_ranks_of_both_sides(plan):
+    assert (plan.src_ranks, plan.dst_ranks) == ((0, 1, 2, 3), (4, 5))
+    assert plan.ranks == (0, 1, 2, 3, 4, 5)
+    assert repr(plan) == "<Plan of 2 tensors, 4 source and 2 destination ranks>"
+
+
+def test_bytes_of_streams(plan):
+    streams = plan.stream_bytes()
+    assert streams[0, 4] >= 1024 * 512 * 2
+    assert sum(streams.values()) == 4096 * 1024 * 2 + 2 * 1024 * 2
+    assert plan.stream_bytes([5]) == {key: n for key, n in streams.items() if key[1] == 5}
+
+
+def test_what_is_copied_within_a_rank_is_no_stream():
+    plan = make_plan(SRC, [spec.shifted(-4) for spec in DST])
+    assert all(src != dst for src, dst in plan.stream_bytes())
+    assert any(t.src_rank == t.dst_rank for t in plan.transfers())
+
+
+def test_describe(plan):
+    text = plan.describe().splitlines()
+    assert text[0].startswith("2 tensors, 4 source ranks -> 2 destination ranks, 8.004 MiB to move")
+    assert (
+        "w: bfloat16[4096, 1024] (fsdp:S(0))@(fsdp=4) -> [4096, 1024] (tp:S(1))@(tp=2)" in text[1]
+    )
+    assert "8 transfers" in text[1]
+    assert any(line.startswith("sent per source rank: min ") for line in text)
+    assert any(line.startswith("received per destination rank: min ") for line in text)
+    assert any("rounds of 256 KiB per stream" in line for line in text)
+    assert text[-1] == f"digest {plan.digest[:16]}"
+
+
+def test_explain_says_who_holds_sends_and_receives(plan):
+    text = plan.explain("w", 5)
+    assert "w in logical dims (d0=4096, d1=1024), bfloat16 on the wire" in text
+    assert "rank 5 holds [0:4096, 512:1024]" in text
+    assert "receives [0:1024, 512:1024] 1 MiB from rank 0; rank 0 is the only holder" in text
+    assert "sends [1024:2048, 0:512] 1 MiB to rank 4" in plan.explain("w", 1)
+    assert "one of 4 holders, which share the bytes of this box evenly" in plan.explain("norm", 4)
+
+
+def test_explain_says_of_a_copy_in_place():
+    plan = make_plan([SRC[1]], [dataclasses.replace(DST[1], layout=SRC[1].layout)])
+    assert "a copy within rank 2, which holds it already" in plan.explain("norm", 2)
+
+
+def test_explain_of_a_rank_that_has_no_part_in_it(plan):
+    assert "rank 77 neither sends nor receives it" in plan.explain("w", 77)
+
+
+def test_explain_knows_stored_names_too():
+    src = dataclasses.replace(SRC[0], name="kernel", parts=SRC[0].parts)
+    assert "w in logical dims" in make_plan([src], [DST[0]]).explain("kernel", 0)
+
+
+def test_explain_of_an_unknown_name_shows_some(plan):
+    with pytest.raises(PlanError, match=r"called 'v'; it has 2, such as \['w', 'norm'\]"):
+        plan.explain("v", 0)
+
+
+def digest(src=None, dst=None, **options):
+    return make_plan(src or SRC, dst or DST, **options).digest
+
+
+def changed(specs, index=0, **changes):
+    return [
+        dataclasses.replace(spec, **changes) if i == index else spec for i, spec in enumerate(specs)
+    ]
+
+
+def test_equal_inputs_have_equal_digests(plan):
+    assert digest() == plan.digest
+    assert digest([dataclasses.replace(s) for s in SRC], list(DST)) == plan.digest
+    assert len(plan.digest) == 64
+
+
+MESH = SRC[0].layout.mesh
+OTHERS = {
+    "dtype": {"src": changed(SRC, dtype=DType.FLOAT16), "dst": changed(DST, dtype=DType.FLOAT16)},
+    "source layout": {"src": changed(SRC, layout=Layout(MESH, (Shard(1),)))},
+    "source ranks": {"src": changed(SRC, layout=SRC[0].layout.shifted(10))},
+    "order of ranks": {
+        "src": changed(SRC, layout=Layout(Mesh(("fsdp",), (4,), (1, 0, 2, 3)), (Shard(0),)))
+    },
+    "division": {"src": changed(SRC, layout=Layout(MESH, (Shard(0),), (), "balanced"))},
+    "destination layout": {"dst": changed(DST, layout=Layout(Mesh.of(tp=2), (R,)).shifted(4))},
+    "order of tensors": {"dst": DST[::-1]},
+    "fewer tensors": {"src": SRC[:1], "dst": DST[:1]},
+    "budget": {"staging_bytes": 1 << 20},
+    "padding": {"dst": changed(DST, padding="zero")},
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_whatever_matters_changes_the_digest(plan, what):
+    assert digest(**OTHERS[what]) != plan.digest
+
+
+def test_the_version_of_the_planner_is_in_the_digest(monkeypatch):
+    before = digest()
+    monkeypatch.setattr(plan_module, "PLANNER_VERSION", plan_module.PLANNER_VERSION + 1)
+    assert digest() != before
+
+
+def test_check_finds_a_send_without_a_receive(plan, monkeypatch):
+    plan.check()
+    sends = plan.sends
+    monkeypatch.setattr(plan, "sends", lambda rank: sends(rank)[1:])
+    with pytest.raises(PlanError, match=r"4 transfers have one end only, such as .* -> 4\."):
+        plan.check()
+
+
+def test_layout_case_g12_equal_replicas_are_read_once():
+    """8 replicas of one tensor to one destination: all holders share its bytes."""
+    src = TensorSpec("w", (1 << 20,), DType.UINT8, Layout(Mesh.of(dp=8), (R,)))
+    dst = TensorSpec("w", (1 << 20,), DType.UINT8, Layout(Mesh(("x",), (1,), (8,)), (R,)))
+    streams = make_plan([src], [dst]).stream_bytes()
+    assert streams == {(rank, 8): 1 << 17 for rank in range(8)}
+
+
+@pytest.mark.parametrize("count", [2**31 - 1, 2**31, 2**31 + 1, 2**32 - 1, 2**32, 2**32 + 1])
+def test_layout_case_f1_counts_around_two_gigabytes(count):
+    src = TensorSpec("w", (count,), DType.UINT8, Layout(Mesh.of(fsdp=4), (Shard(0),)))
+    dst = TensorSpec("w", (count,), DType.UINT8, Layout(Mesh.of(tp=3), (Shard(0),)).shifted(4))
+    plan = make_plan([src], [dst])
+    plan.check()
+    assert sum(plan.stream_bytes().values()) == count
+    assert max(transfer.stop[0] for transfer in plan.transfers()) == count
+
+
+def test_layout_case_f1_square_of_2_to_the_34_bytes():
+    shape = (131072, 131072)
+    src = TensorSpec("w", shape, DType.UINT8, Layout(Mesh.of(fsdp=4), (Shard(0),)))
+    dst = TensorSpec("w", shape, DType.UINT8, Layout(Mesh.of(tp=4), (Shard(1),)).shifted(4))
+    plan = make_plan([src], [dst])
+    assert set(plan.stream_bytes().values()) == {2**30}
+    assert plan.schedule.num_rounds == 2**30 // (256 << 10)
+    assert plan.schedule.staging_bytes <= 64 << 20

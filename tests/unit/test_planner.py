@@ -1,0 +1,134 @@
+"""One rank's part of a plan; laws are in property/test_plan_laws.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from reshard import (
+    Box,
+    BoxLayout,
+    DType,
+    Form,
+    Layout,
+    Mesh,
+    Part,
+    PlanError,
+    Shard,
+    TensorSpec,
+    make_plan,
+)
+from reshard import planner as planner_module
+from reshard.legs import Leg
+from reshard.planner import Planner
+
+ROWS = Layout(Mesh.of(fsdp=2), (Shard(0),))
+COLUMNS = Layout(Mesh.of(tp=2), (Shard(1),)).shifted(2)
+
+
+def specs(count, layout, shape=(4, 6)):
+    return [TensorSpec(f"w{i}", shape, DType.FLOAT32, layout) for i in range(count)]
+
+
+def test_a_rank_knows_its_transfers_of_all_tensors():
+    plan = make_plan(specs(2, ROWS), specs(2, COLUMNS))
+    assert [str(transfer) for transfer in plan.sends(1)] == [
+        "[2:4, 0:3] 1 -> 2",
+        "[2:4, 3:6] 1 -> 3",
+    ] * 2
+    assert [transfer.pair for transfer in plan.receives(3)] == [0, 0, 1, 1]
+    assert plan.sends(2) == []
+    assert plan.sends(9) == []
+
+
+def test_tensors_of_one_geometry_share_their_legs():
+    plan = make_plan(specs(50, ROWS), specs(50, COLUMNS))
+    legs = {id(legs) for _, legs, _ in plan.rank_plan(2).receives}
+    assert len(legs) == 1
+
+
+def test_only_what_is_asked_for_is_planned():
+    asked = []
+
+    class Watched(Planner):
+        def plan_rank(self, rank):
+            asked.append(rank)
+            return super().plan_rank(rank)
+
+    pairs = make_plan(specs(1, ROWS), specs(1, COLUMNS)).pairs
+    Watched(pairs).plan_rank(3)
+    assert asked == [3]
+
+
+def test_layout_case_b11_each_stage_sends_its_own_layers():
+    """Pipeline stages are meshes of their own: layer i lies on stage i // 2."""
+    src, dst = [], []
+    for layer in range(8):
+        train = Layout(Mesh.of(tp=2), (Shard(0),)).shifted(2 * (layer // 2))
+        engine = Layout(Mesh.of(tp=4), (Shard(1),)).shifted(20 + 4 * (layer // 4))
+        src.append(TensorSpec(f"l{layer}", (8, 8), DType.BFLOAT16, train))
+        dst.append(TensorSpec(f"l{layer}", (8, 8), DType.BFLOAT16, engine))
+    plan = make_plan(src, dst)
+    plan.check()
+    assert {t.pair for t in plan.sends(3)} == {2, 3}
+    assert {t.pair for t in plan.receives(25)} == {4, 5, 6, 7}
+    assert {t.src_rank for t in plan.receives(25)} == {4, 5, 6, 7}
+
+
+def test_layout_case_b12_32_sources_feed_one_destination():
+    src = TensorSpec("w", (64, 8), DType.FLOAT32, Layout(Mesh.of(fsdp=32), (Shard(0),)))
+    dst = TensorSpec("w", (64, 8), DType.FLOAT32, Layout(Mesh.of(tp=2), (Shard(1),)).shifted(32))
+    plan = make_plan([src], [dst])
+    assert [t.src_rank for t in plan.receives(33)] == list(range(32))
+
+
+def test_a_missing_source_is_told_with_the_name():
+    src = TensorSpec("w", (4, 6), DType.FLOAT32, BoxLayout({0: Box((0, 0), (2, 6))}))
+    dst = TensorSpec("w", (4, 6), DType.FLOAT32, COLUMNS)
+    plan = make_plan([src], [dst])
+    with pytest.raises(PlanError, match=r"^w: the source layout holds only 6 of the 12 elements"):
+        plan.rank_plan(2)
+    with pytest.raises(PlanError, match=r"^w: "):
+        plan.rank_plan(0)
+
+
+def test_a_slice_that_no_source_rank_holds_is_told():
+    part = Part("w", Form("layers a -> a", index={"layers": 1}))
+    empty = BoxLayout({0: Box((0, 0), (1, 6))})
+    src = TensorSpec("stack", (2, 6), DType.FLOAT32, empty, (part,), "keep")
+    dst = TensorSpec("w", (6,), DType.FLOAT32, Layout(Mesh(("x",), (1,), (9,)), (Shard(0),)))
+    with pytest.raises(PlanError, match=r"^w: "):
+        make_plan([src], [dst]).rank_plan(9)
+
+
+def leg(peer, start, stop):
+    return Leg(peer=peer, start=start, stop=stop, copy=0)
+
+
+class Wrong:
+    """A planner that forgets or doubles something."""
+
+    def __init__(self, legs):
+        self._legs = legs
+
+    def sends(self, position, rotation):
+        return ()
+
+    def receives(self, position, rotation):
+        return self._legs
+
+
+@pytest.mark.parametrize(
+    "legs",
+    [
+        (leg(0, (0, 0), (2, 3)),),
+        (leg(0, (0, 0), (2, 3)), leg(0, (0, 0), (2, 3))),
+        (leg(0, (0, 0), (3, 3)), leg(1, (2, 0), (3, 3))),
+        (leg(0, (0, 0), (2, 3)), leg(1, (1, 0), (3, 3))),
+    ],
+    ids=["a part is missing", "twice the same", "one row twice and one missing", "overlap"],
+)
+def test_a_planner_that_is_wrong_is_caught(monkeypatch, legs):
+    monkeypatch.setattr(planner_module, "make_geometry_plan", lambda *_: Wrong(legs))
+    plan = make_plan(specs(1, ROWS), specs(1, COLUMNS))
+    with pytest.raises(PlanError, match=r"w0: destination rank 2 stores 12 elements.*defect"):
+        plan.rank_plan(2)

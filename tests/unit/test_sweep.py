@@ -1,0 +1,83 @@
+"""Transfers between layouts that are no grids: atoms, holders, coverage."""
+
+from __future__ import annotations
+
+import pytest
+
+from reshard import Box, BoxLayout, DType, Layout, Mesh, PlanError, Shard, TensorSpec, match
+from reshard.legs import Leg
+from reshard.sweep import SweepPlan, box_holders
+
+
+def sweep(src_layout, dst_layout, shape=(8,)):
+    src = TensorSpec("w", shape, DType.UINT8, src_layout)
+    dst = TensorSpec("w", shape, DType.UINT8, dst_layout)
+    (pair,) = match([src], [dst])
+    return SweepPlan(pair.geometry), pair.geometry
+
+
+def leg(peer, start, stop, copy):
+    return Leg(peer=peer, start=start, stop=stop, copy=copy)
+
+
+HALVES = Layout(Mesh.of(x=2), (Shard(0),))
+
+
+def test_holders_are_listed_per_distinct_box():
+    layout = BoxLayout({0: Box((0,), (4,)), 5: Box((0,), (4,)), 7: Box((4,), (4,))})
+    _, geometry = sweep(layout, HALVES.shifted(20))
+    assert box_holders(geometry.src, 1) == {((0,), (4,)): [(0, 0), (1, 0)], ((4,), (8,)): [(2, 0)]}
+
+
+def test_boxes_that_overlap_in_part_are_cut_along_their_edges():
+    layout = BoxLayout({0: Box((0,), (5,)), 1: Box((3,), (5,))})
+    plan, _ = sweep(layout, Layout.replicated(Mesh(("x",), (1,), (20,))))
+    received = plan.receives(0, 0)
+    assert [(leg.start, leg.stop) for leg in received] == [((0,), (3,)), ((3,), (5,)), ((5,), (8,))]
+    assert received[0].peer == 0
+    assert received[2].peer == 1
+
+
+def test_each_rank_finds_its_own_legs():
+    ragged = BoxLayout({0: Box((0,), (1,)), 1: Box((1,), (6,)), 2: Box((7,), (1,))})
+    plan, _ = sweep(ragged, HALVES.shifted(20))
+    assert plan.sends(1, 0) == (leg(0, (1,), (4,), 0), leg(1, (4,), (7,), 0))
+    assert plan.receives(1, 0) == (leg(1, (4,), (7,), 0), leg(2, (7,), (8,), 0))
+
+
+def test_a_rank_on_both_sides_copies_what_it_holds():
+    boxes = {0: Box((0,), (8,)), 1: Box((0,), (8,))}
+    plan, _ = sweep(BoxLayout(boxes), BoxLayout(boxes))
+    assert plan.receives(0, 0) == (leg(0, (0,), (8,), 0),)
+    assert plan.receives(1, 0) == (leg(1, (0,), (8,), 0),)
+
+
+def test_several_equal_boxes_of_one_rank_are_told_apart():
+    twice = BoxLayout.concatenated({20: [Box((2,), (2,)), Box((2,), (2,))]}, 0)
+    plan, _ = sweep(HALVES, twice)
+    assert plan.receives(0, 0) == (leg(0, (2,), (4,), 0), leg(0, (2,), (4,), 1))
+
+
+def test_boxes_of_one_rank_that_overlap_in_part_are_told_apart():
+    overlapping = BoxLayout.concatenated({20: [Box((0,), (6,)), Box((4,), (4,))]}, 0)
+    plan, _ = sweep(Layout.replicated(Mesh.of(x=1)), overlapping)
+    assert plan.receives(0, 0) == (leg(0, (0,), (6,), 0), leg(0, (4,), (8,), 1))
+
+
+def test_layout_case_a14_a_gap_is_named():
+    gap = BoxLayout({0: Box((0, 0), (4, 6)), 1: Box((5, 0), (3, 6))})
+    with pytest.raises(
+        PlanError, match=r"holds only 42 of the 48 elements of logical box \[0:8, 0:6\]"
+    ):
+        sweep(gap, Layout.replicated(Mesh(("x",), (1,), (20,))), (8, 6))
+
+
+def test_a_gap_that_nobody_wants_does_not_matter():
+    gap = BoxLayout({0: Box((0,), (4,)), 1: Box((5,), (3,))})
+    plan, _ = sweep(gap, BoxLayout({20: Box((5,), (2,))}))
+    assert plan.receives(0, 0) == (leg(1, (5,), (7,), 0),)
+
+
+def test_empty_tensors_need_no_holder():
+    plan, _ = sweep(BoxLayout({0: ()}), HALVES.shifted(20), (0,))
+    assert plan.receives(0, 0) == ()
