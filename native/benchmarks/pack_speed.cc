@@ -9,8 +9,6 @@
 // --cpu-time counts the thread's processor time instead of wall time: for machines that others use
 // meanwhile.
 
-#include <ctime>
-
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -18,6 +16,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <functional>
 #include <memory>
 #include <string>
@@ -303,8 +302,7 @@ void print_row(const std::string& name, const char* cut, const Timing& timing, d
               timing.median * 1e3, timing.max * 1e3, nbytes / timing.median / 1e9);
 }
 
-void print(const std::vector<Case>& cases, const Measurement& measurement,
-           const Options& options) {
+void print(const std::vector<Case>& cases, const Measurement& measurement, const Options& options) {
   std::printf("cpu features: %s; %s time; %s pages\n", describe_cpu_features().c_str(),
               options.cpu_time ? "processor" : "wall", options.huge_pages ? "2 MiB" : "4 KiB");
   std::printf("%-30s %-8s %9s %9s %9s %9s %7s %7s\n", "case", "cut", "min ms", "median", "max",

@@ -27,7 +27,7 @@ CastFunction cast_function(DType from, DType to) {
 
 #if defined(__x86_64__)
 namespace {
-constexpr std::uint32_t kControlBits = 0xFFC0U;  // the rest are flags of past exceptions
+constexpr std::uint32_t kControlBits = 0xFFC0U;     // the rest are flags of past exceptions
 constexpr std::uint32_t kDefaultControl = 0x1F80U;  // all exceptions masked, nearest even
 
 bool is_default(std::uint32_t control) { return (control & kControlBits) == kDefaultControl; }

@@ -28,7 +28,7 @@ class FloatEnvironment {
   FloatEnvironment& operator=(const FloatEnvironment&) = delete;
 
  private:
-  std::uint32_t saved_;
+  [[maybe_unused]] std::uint32_t saved_;
 };
 
 }  // namespace reshard

@@ -179,8 +179,8 @@ struct Lanes<DType::kF8E4M3FN> {
     const __m256 scaled =
         _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(magnitude, 20)), scale);
     const __m256i is_nan = _mm256_cmpeq_epi32(magnitude, _mm256_set1_epi32(0x7F));
-    const __m256i value = _mm256_blendv_epi8(_mm256_castps_si256(scaled),
-                                             _mm256_set1_epi32(0x7FF00000), is_nan);
+    const __m256i value =
+        _mm256_blendv_epi8(_mm256_castps_si256(scaled), _mm256_set1_epi32(0x7FF00000), is_nan);
     return _mm256_castsi256_ps(_mm256_or_si256(sign, value));
   }
   RESHARD_AVX2 static Floats16 load(const std::byte* src) {

@@ -27,26 +27,40 @@ void cast_plain(const std::byte* in, std::byte* out, std::int64_t count, bool /*
 template <typename Kind, DType from>
 CastFunction select_cast_to(DType to) {
   switch (to) {
-    case DType::kF16: return Kind::template function<from, DType::kF16>();
-    case DType::kBF16: return Kind::template function<from, DType::kBF16>();
-    case DType::kF32: return Kind::template function<from, DType::kF32>();
-    case DType::kF64: return Kind::template function<from, DType::kF64>();
-    case DType::kF8E4M3FN: return Kind::template function<from, DType::kF8E4M3FN>();
-    case DType::kF8E5M2: return Kind::template function<from, DType::kF8E5M2>();
-    default: return nullptr;
+    case DType::kF16:
+      return Kind::template function<from, DType::kF16>();
+    case DType::kBF16:
+      return Kind::template function<from, DType::kBF16>();
+    case DType::kF32:
+      return Kind::template function<from, DType::kF32>();
+    case DType::kF64:
+      return Kind::template function<from, DType::kF64>();
+    case DType::kF8E4M3FN:
+      return Kind::template function<from, DType::kF8E4M3FN>();
+    case DType::kF8E5M2:
+      return Kind::template function<from, DType::kF8E5M2>();
+    default:
+      return nullptr;
   }
 }
 
 template <typename Kind>
 CastFunction select_cast(DType from, DType to) {
   switch (from) {
-    case DType::kF16: return select_cast_to<Kind, DType::kF16>(to);
-    case DType::kBF16: return select_cast_to<Kind, DType::kBF16>(to);
-    case DType::kF32: return select_cast_to<Kind, DType::kF32>(to);
-    case DType::kF64: return select_cast_to<Kind, DType::kF64>(to);
-    case DType::kF8E4M3FN: return select_cast_to<Kind, DType::kF8E4M3FN>(to);
-    case DType::kF8E5M2: return select_cast_to<Kind, DType::kF8E5M2>(to);
-    default: return nullptr;
+    case DType::kF16:
+      return select_cast_to<Kind, DType::kF16>(to);
+    case DType::kBF16:
+      return select_cast_to<Kind, DType::kBF16>(to);
+    case DType::kF32:
+      return select_cast_to<Kind, DType::kF32>(to);
+    case DType::kF64:
+      return select_cast_to<Kind, DType::kF64>(to);
+    case DType::kF8E4M3FN:
+      return select_cast_to<Kind, DType::kF8E4M3FN>(to);
+    case DType::kF8E5M2:
+      return select_cast_to<Kind, DType::kF8E5M2>(to);
+    default:
+      return nullptr;
   }
 }
 

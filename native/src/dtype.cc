@@ -9,14 +9,29 @@ struct DTypeFacts {
 };
 
 constexpr DTypeFacts kFacts[kNumDTypes] = {
-    {"bool", 1},           {"uint8", 1},           {"int8", 1},
-    {"uint16", 2},         {"int16", 2},           {"uint32", 4},
-    {"int32", 4},          {"uint64", 8},          {"int64", 8},
-    {"float16", 2},        {"bfloat16", 2},        {"float32", 4},
-    {"float64", 8},        {"complex64", 8},       {"complex128", 16},
-    {"float8_e4m3fn", 1},  {"float8_e5m2", 1},     {"float8_e4m3fnuz", 1},
-    {"float8_e5m2fnuz", 1}, {"float8_e8m0fnu", 1}, {"float8_e4m3", 1},
-    {"float8_e3m4", 1},    {"float8_e4m3b11fnuz", 1},
+    {"bool", 1},
+    {"uint8", 1},
+    {"int8", 1},
+    {"uint16", 2},
+    {"int16", 2},
+    {"uint32", 4},
+    {"int32", 4},
+    {"uint64", 8},
+    {"int64", 8},
+    {"float16", 2},
+    {"bfloat16", 2},
+    {"float32", 4},
+    {"float64", 8},
+    {"complex64", 8},
+    {"complex128", 16},
+    {"float8_e4m3fn", 1},
+    {"float8_e5m2", 1},
+    {"float8_e4m3fnuz", 1},
+    {"float8_e5m2fnuz", 1},
+    {"float8_e8m0fnu", 1},
+    {"float8_e4m3", 1},
+    {"float8_e3m4", 1},
+    {"float8_e4m3b11fnuz", 1},
 };
 
 bool is_wide_float(DType dtype) {

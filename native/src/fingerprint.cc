@@ -162,8 +162,8 @@ class RegionSum {
 
 std::uint64_t fingerprint(const FingerprintRegion& region) {
   if (!can_cast(region.memory, region.stored)) {
-    throw std::invalid_argument(std::string("fingerprint: no cast from ") +
-                                name_of(region.memory) + " to " + name_of(region.stored) +
+    throw std::invalid_argument(std::string("fingerprint: no cast from ") + name_of(region.memory) +
+                                " to " + name_of(region.stored) +
                                 "; check the pair before calling");
   }
   const MemoryOrder order(region);

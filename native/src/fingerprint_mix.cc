@@ -36,9 +36,7 @@ struct Sums {
 
 // The high half of each lane, for mul_epu32, which ignores what is above its low half. A shuffle
 // leaves the ports that multiply to the multiplications.
-RESHARD_AVX2 inline __m256i high_halves(__m256i lanes) {
-  return _mm256_shuffle_epi32(lanes, 0xF5);
-}
+RESHARD_AVX2 inline __m256i high_halves(__m256i lanes) { return _mm256_shuffle_epi32(lanes, 0xF5); }
 
 // Mixes four elements: `term` their index terms, `product` their bits times kValueStep.
 RESHARD_AVX2 inline void add_mixed(Sums& sums, __m256i term, __m256i product) {

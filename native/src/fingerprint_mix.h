@@ -35,8 +35,8 @@ class RunMixer {
   static std::uint64_t sum_plain(const RunMixer& mixer, const std::byte* run, std::int64_t count,
                                  std::uint64_t index_term);
   template <int width>
-  static std::uint64_t sum_vectors(const RunMixer& mixer, const std::byte* run,
-                                   std::int64_t count, std::uint64_t index_term);
+  static std::uint64_t sum_vectors(const RunMixer& mixer, const std::byte* run, std::int64_t count,
+                                   std::uint64_t index_term);
   template <int width>
   static Function choose();
 

@@ -14,8 +14,8 @@ namespace reshard {
 namespace {
 
 [[noreturn]] void refuse(const char* what, DType from, DType to) {
-  throw std::invalid_argument(std::string(what) + ": no conversion from " + name_of(from) +
-                              " to " + name_of(to) + "; check the pair before calling");
+  throw std::invalid_argument(std::string(what) + ": no conversion from " + name_of(from) + " to " +
+                              name_of(to) + "; check the pair before calling");
 }
 
 // The strides of a box on the wire, where it is dense.

@@ -47,8 +47,7 @@ Conversion::Conversion(DType from, DType to, const Affine& affine)
       load_(cast_function(from, is_double_ ? DType::kF64 : DType::kF32)),
       store_(cast_function(is_double_ ? DType::kF64 : DType::kF32, to)) {}
 
-void Conversion::run(const std::byte* in, std::byte* out, std::int64_t count,
-                     Stores stores) const {
+void Conversion::run(const std::byte* in, std::byte* out, std::int64_t count, Stores stores) const {
   if (!is_affine_) return load_(in, out, count, stores == Stores::kStreaming);
   for (std::int64_t done = 0; done < count; done += kAffineBlock) {
     const std::int64_t part = std::min(kAffineBlock, count - done);
@@ -133,7 +132,7 @@ class StagedConversion {
   }
 
   void run_block(std::byte* dst, const std::byte* src) {
-    CopyBox strided = {};    // memory to stage, or stage to memory
+    CopyBox strided = {};     // memory to stage, or stage to memory
     CopyDim dense[kMaxDims];  // between stage and wire
     strided.ndim = ndim_;
     std::int64_t step = width_;
@@ -160,9 +159,9 @@ class StagedConversion {
   void convert(const CopyDim* dims, std::byte* dst, const std::byte* src) {
     std::int64_t run = 1;
     int outer = ndim_;
-    while (outer > 0 && (dims[outer - 1].size == 1 ||
-                         (dims[outer - 1].dst == run * conversion_.to_width() &&
-                          dims[outer - 1].src == run * conversion_.from_width()))) {
+    while (outer > 0 &&
+           (dims[outer - 1].size == 1 || (dims[outer - 1].dst == run * conversion_.to_width() &&
+                                          dims[outer - 1].src == run * conversion_.from_width()))) {
       run *= dims[--outer].size;
     }
     const Stores stores = wire_ == WireSide::kDestination ? stores_ : Stores::kCached;
@@ -236,9 +235,8 @@ void convert_box(const CopyBox& box, std::byte* dst, const std::byte* src,
   }
   const Transpose shape = {last.size, dims[column].size, dims[column].dst, last.src, &conversion};
   for (int k = column; k + 2 < ndim; ++k) dims[k] = dims[k + 1];
-  for_each_index(dims, ndim - 2, dst, src, [&](std::byte* to, const std::byte* from) {
-    transpose(shape, to, from, stores);
-  });
+  for_each_index(dims, ndim - 2, dst, src,
+                 [&](std::byte* to, const std::byte* from) { transpose(shape, to, from, stores); });
 }
 
 }  // namespace reshard

@@ -14,8 +14,6 @@
 namespace reshard {
 namespace {
 
-constexpr std::int64_t kCacheLine = 64;
-
 // How far ahead of the copy its memory is prefetched, in copy order. The hardware follows one run
 // but cannot guess where the next one starts, nor what comes after the end of a page.
 constexpr std::int64_t kAhead = 8192;
@@ -24,8 +22,7 @@ constexpr std::int64_t kAheadOfShortRuns = 2048;
 // Prefetches the side or sides of short runs that are not dense.
 class ShortRunsAhead {
  public:
-  ShortRunsAhead(std::int64_t dst_step, std::int64_t src_step, std::int64_t count,
-                 std::int64_t run)
+  ShortRunsAhead(std::int64_t dst_step, std::int64_t src_step, std::int64_t count, std::int64_t run)
       : run_(run),
         rows_(kAheadOfShortRuns / run),
         end_(count - rows_),
@@ -100,6 +97,8 @@ void rows_of_memcpy(std::byte* dst, std::int64_t dst_step, const std::byte* src,
 
 #if defined(__x86_64__)
 
+constexpr std::int64_t kCacheLine = 64;
+
 // Copies whole cache lines to aligned `dst`, prefetching as many from `ahead`.
 __attribute__((target("avx2"))) void stream_lines(std::byte* dst, const std::byte* src,
                                                   std::int64_t size, const std::byte* ahead) {
@@ -161,13 +160,20 @@ void copy_run(std::byte* dst, const std::byte* src, std::int64_t size, Stores st
 
 RowsFunction rows_function(std::int64_t run, Stores stores) {
   switch (run) {
-    case 1: return rows_of_width<1>;
-    case 2: return rows_of_width<2>;
-    case 4: return rows_of_width<4>;
-    case 8: return rows_of_width<8>;
-    case 16: return rows_of_width<16>;
-    case 32: return rows_of_width<32>;
-    default: break;
+    case 1:
+      return rows_of_width<1>;
+    case 2:
+      return rows_of_width<2>;
+    case 4:
+      return rows_of_width<4>;
+    case 8:
+      return rows_of_width<8>;
+    case 16:
+      return rows_of_width<16>;
+    case 32:
+      return rows_of_width<32>;
+    default:
+      break;
   }
   if (run < 4) return rows_of_pair<2>;
   if (run < 8) return rows_of_pair<4>;

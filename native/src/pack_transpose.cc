@@ -255,12 +255,18 @@ void transpose_in_tiles(const Transpose& shape, std::byte* dst, const std::byte*
 TransposeFunction transpose_function(std::int64_t width) {
   if (!cpu_features().avx2) return nullptr;
   switch (width) {
-    case 1: return transpose_in_tiles<1>;
-    case 2: return transpose_in_tiles<2>;
-    case 4: return transpose_in_tiles<4>;
-    case 8: return transpose_in_tiles<8>;
-    case 16: return transpose_in_tiles<16>;
-    default: return nullptr;
+    case 1:
+      return transpose_in_tiles<1>;
+    case 2:
+      return transpose_in_tiles<2>;
+    case 4:
+      return transpose_in_tiles<4>;
+    case 8:
+      return transpose_in_tiles<8>;
+    case 16:
+      return transpose_in_tiles<16>;
+    default:
+      return nullptr;
   }
 }
 

@@ -22,8 +22,8 @@ struct Transpose {
   const Conversion* conversion;  // nullptr: none
 };
 
-using TransposeFunction = void (*)(const Transpose& transpose, std::byte* dst,
-                                   const std::byte* src, Stores stores);
+using TransposeFunction = void (*)(const Transpose& transpose, std::byte* dst, const std::byte* src,
+                                   Stores stores);
 
 // The function for source elements of `width` bytes; nullptr where the processor has no fast one.
 TransposeFunction transpose_function(std::int64_t width);

@@ -36,12 +36,18 @@ struct Format {
 
 Format format_of(DType dtype) {
   switch (dtype) {
-    case DType::kF16: return {5, 10, true};
-    case DType::kBF16: return {8, 7, true};
-    case DType::kF32: return {8, 23, true};
-    case DType::kF64: return {11, 52, true};
-    case DType::kF8E4M3FN: return {4, 3, false};
-    default: return {5, 2, true};
+    case DType::kF16:
+      return {5, 10, true};
+    case DType::kBF16:
+      return {8, 7, true};
+    case DType::kF32:
+      return {8, 23, true};
+    case DType::kF64:
+      return {11, 52, true};
+    case DType::kF8E4M3FN:
+      return {4, 3, false};
+    default:
+      return {5, 2, true};
   }
 }
 
@@ -65,8 +71,8 @@ double value_of(DType dtype, std::uint64_t bits) {
     return mantissa != 0 ? std::nan("") : sign * std::numeric_limits<double>::infinity();
   }
   if (!format.has_infinity && (bits & 0x7FU) == 0x7FU) return std::nan("");
-  const double units = static_cast<double>(mantissa) +
-                       (exponent == 0 ? 0.0 : std::ldexp(1.0, format.mantissa_bits));
+  const double units =
+      static_cast<double>(mantissa) + (exponent == 0 ? 0.0 : std::ldexp(1.0, format.mantissa_bits));
   return sign * std::ldexp(units, std::max(exponent, 1) - bias - format.mantissa_bits);
 }
 
@@ -75,9 +81,8 @@ double round_to(DType to, double value) {
   if (std::isnan(value) || value == 0) return value;
   const Format format = format_of(to);
   const int bias = (1 << (format.exponent_bits - 1)) - 1;
-  const double largest = format.has_infinity
-                             ? std::ldexp(2.0 - std::ldexp(1.0, -format.mantissa_bits), bias)
-                             : 448.0;
+  const double largest =
+      format.has_infinity ? std::ldexp(2.0 - std::ldexp(1.0, -format.mantissa_bits), bias) : 448.0;
   const int exponent = std::isinf(value) ? bias : std::ilogb(value);
   const double unit = std::ldexp(1.0, std::max(exponent, 1 - bias) - format.mantissa_bits);
   const double rounded = std::isinf(value) ? value : std::nearbyint(value / unit) * unit;
@@ -113,8 +118,8 @@ Bytes source_bits(DType from, Random& random) {
       const std::uint64_t half = std::uint64_t{1} << (dropped - 1);
       const int tops = kept > 10 ? 0 : 1 + wide.exponent_bits + kept;
       for (std::uint64_t top = 0; top < (std::uint64_t{1} << tops) && tops <= 16; ++top) {
-        for (const std::uint64_t low : {std::uint64_t{0}, std::uint64_t{1}, half - 1, half,
-                                        half + 1, 2 * half - 1}) {
+        for (const std::uint64_t low :
+             {std::uint64_t{0}, std::uint64_t{1}, half - 1, half, half + 1, 2 * half - 1}) {
           all.push_back((top << dropped) | low);
         }
       }
@@ -350,10 +355,10 @@ void test_affine(Random& random, int rounds) {
                     : static_cast<double>(affine_oracle(static_cast<float>(value), affine));
       const double expected = expected_value(is_double ? DType::kF64 : DType::kF32, wire, scaled);
       const double found = value_of(wire, bits_at(wire, actual.data() + i * size_of(wire)));
-      CHECK(same_value(found, expected),
-            std::string("affine ") + name_of(mem) + " to " + name_of(wire) + " of " +
-                std::to_string(value) + " gives " + std::to_string(found) + ", expected " +
-                std::to_string(expected));
+      CHECK(same_value(found, expected), std::string("affine ") + name_of(mem) + " to " +
+                                             name_of(wire) + " of " + std::to_string(value) +
+                                             " gives " + std::to_string(found) + ", expected " +
+                                             std::to_string(expected));
     }
   }
 }

@@ -34,11 +34,11 @@ inline void check(bool holds, const char* file, int line, const char* condition,
 }
 
 // CHECK(condition, detail): `detail` is a std::string, built only on failure.
-#define CHECK(condition, detail)                                                      \
-  do {                                                                                \
-    const bool check_holds = (condition);                                             \
-    ::reshard_test::check(check_holds, __FILE__, __LINE__, #condition,                \
-                          check_holds ? std::string() : std::string(detail));         \
+#define CHECK(condition, detail)                                              \
+  do {                                                                        \
+    const bool check_holds = (condition);                                     \
+    ::reshard_test::check(check_holds, __FILE__, __LINE__, #condition,        \
+                          check_holds ? std::string() : std::string(detail)); \
   } while (false)
 
 // SplitMix64: a counter put through a mixing function, so that it also serves as a hash.
