@@ -1,0 +1,183 @@
+"""Memory of local arrays, and what is checked of it before anything moves."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+from reshard import (
+    Box,
+    BoxLayout,
+    Buffer,
+    DType,
+    Layout,
+    LayoutError,
+    Mesh,
+    Shard,
+    TensorSpec,
+    check_buffers,
+)
+from reshard.buffers import BufferChecks, BufferSnapshot
+from reshard.loopback import buffer_of_array
+
+ROWS = Layout(Mesh.of(x=2), (Shard(0),))
+SPECS = [TensorSpec(name, (5, 4), DType.FLOAT32, ROWS) for name in ("a", "b")]
+
+
+def arrays(rank):
+    rows = 3 if rank == 0 else 2
+    return {(rank, name): np.zeros((rows, 4), np.float32) for name in ("a", "b")}
+
+
+def buffers(rank, **changes):
+    found = {key: buffer_of_array(array) for key, array in arrays(rank).items()}
+    return {**found, **{(rank, name): buffer for name, buffer in changes.items()}}
+
+
+@pytest.mark.parametrize(
+    ("view", "extent"),
+    [
+        (np.zeros((3, 4), np.int16), (0, 24)),
+        (np.zeros((3, 4), np.int16).T, (0, 24)),
+        (np.zeros((3, 4), np.int16)[::-1], (-16, 8)),
+        (np.zeros((6, 8), np.int16)[::2, 1::3], (0, 78)),
+        (np.zeros((), np.int16), (0, 2)),
+        (np.zeros((0, 4), np.int16), (0, 0)),
+        (np.broadcast_to(np.int16(1), (3, 4)), (0, 2)),
+    ],
+)
+def test_the_extent_covers_every_element(view, extent):
+    buffer = buffer_of_array(view)
+    assert buffer.extent == extent
+    assert buffer.is_empty == (view.size == 0)
+
+
+def test_lists_become_tuples_and_the_owner_is_no_part_of_the_value():
+    one = Buffer(64, [2, 3], [12, 4], DType.FLOAT32, owner=object())
+    assert one == Buffer(64, (2, 3), (12, 4), DType.FLOAT32)
+    assert "owner" not in repr(one)
+
+
+def test_shape_and_strides_have_one_entry_per_dim():
+    with pytest.raises(LayoutError, match=r"shape \(2, 3\) has strides \(4,\); give one per dim"):
+        Buffer(0, (2, 3), (4,), DType.FLOAT32)
+
+
+def test_the_owner_is_kept_alive():
+    array = np.zeros(4)
+    reference = weakref.ref(array)
+    buffer = buffer_of_array(array)
+    del array
+    gc.collect()
+    assert reference() is not None
+    del buffer
+    gc.collect()
+    assert reference() is None
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("writes", [True, False])
+def test_what_fits_is_accepted(rank, writes):
+    check_buffers(SPECS, [rank], buffers(rank), writes=writes)
+
+
+def wrong(array, **changes):
+    buffer = buffer_of_array(array)
+    return Buffer(
+        changes.get("address", buffer.address),
+        buffer.shape,
+        changes.get("strides", buffer.strides),
+        changes.get("dtype", buffer.dtype),
+        changes.get("is_writable", buffer.is_writable),
+        array,
+    )
+
+
+GOOD = np.zeros((3, 4), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("buffer", "message"),
+    [
+        (
+            wrong(np.zeros((4, 3), np.float32)),
+            r"a: .* rank 0 has shape \(4, 3\).*gives \(3, 4\). Declare",
+        ),
+        (wrong(GOOD, dtype=DType.INT32), r"a: .* rank 0 is int32, the spec says float32.*cast"),
+        (wrong(GOOD, is_writable=False), "a: the local array of rank 0 is read-only"),
+        (wrong(GOOD, strides=(0, 4)), r"a: .*strides \(0, 4\).*memory of its own"),
+        (None, r"a: rank 0 gave no array, but its layout .* it holds \(3, 4\) of \(5, 4\)"),
+    ],
+)
+def test_what_does_not_fit_is_named_with_both_values(buffer, message):
+    given = buffers(0, a=buffer)
+    if buffer is None:
+        del given[0, "a"]
+    with pytest.raises(LayoutError, match=message):
+        check_buffers(SPECS, [0], given, writes=True)
+
+
+def test_a_source_may_be_read_only_and_repeat_elements():
+    check_buffers(SPECS, [0], buffers(0, a=wrong(GOOD, is_writable=False)), writes=False)
+    check_buffers(SPECS, [0], buffers(0, a=wrong(GOOD, strides=(0, 4))), writes=False)
+
+
+def test_destination_arrays_have_memory_of_their_own():
+    memory = np.zeros((5, 4), np.float32)
+    apart = buffers(0, a=buffer_of_array(memory[:3]), b=buffer_of_array(memory[3:]))
+    overlapping = buffers(0, a=buffer_of_array(memory[:3]), b=buffer_of_array(memory[2:]))
+    specs = [
+        TensorSpec(name, (rows, 4), DType.FLOAT32, BoxLayout({0: Box((0, 0), (rows, 4))}))
+        for name, rows in (("a", 3), ("b", 2))
+    ]
+    check_buffers(specs, [0], apart, writes=True)
+    specs[1] = TensorSpec("b", (3, 4), DType.FLOAT32, BoxLayout({0: Box((0, 0), (3, 4))}))
+    with pytest.raises(LayoutError, match=r"a \(rank 0\) and b \(rank 0\) overlap in memory"):
+        check_buffers(specs, [0], overlapping, writes=True)
+    check_buffers(specs, [0], overlapping, writes=False)
+
+
+def test_arrays_without_elements_need_not_be_given():
+    spec = TensorSpec("a", (1, 4), DType.FLOAT32, ROWS)
+    check_buffers([spec], [1], {}, writes=True)
+
+
+def test_ranks_outside_the_layout_need_no_array():
+    check_buffers(SPECS, [7], {}, writes=True)
+
+
+def test_arrays_of_other_tensors_do_not_matter():
+    check_buffers(SPECS, [0], {**buffers(0), (0, "c"): buffer_of_array(GOOD)}, writes=True)
+
+
+def test_checks_are_worked_out_once_and_used_again():
+    checks = BufferChecks(SPECS, [0], writes=True)
+    checks.check(buffers(0))
+    with pytest.raises(LayoutError):
+        checks.check({})
+    checks.check(buffers(0))
+
+
+def test_a_snapshot_knows_the_very_same_buffers_only():
+    given = buffers(0)
+    snapshot = BufferSnapshot(given)
+    assert snapshot.is_of(given)
+    assert snapshot.is_of(dict(given))
+    assert not snapshot.is_of(buffers(0))
+    assert not snapshot.is_of({})
+    given[0, "a"] = buffer_of_array(GOOD)
+    assert not snapshot.is_of(given)
+
+
+def test_a_snapshot_keeps_nothing_alive():
+    array = np.zeros(4)
+    reference = weakref.ref(array)
+    given = {(0, "a"): buffer_of_array(array)}
+    snapshot = BufferSnapshot(given)
+    del array, given
+    gc.collect()
+    assert reference() is None
+    assert not snapshot.is_of({})

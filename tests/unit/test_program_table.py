@@ -1,0 +1,218 @@
+"""The flat tables that native code walks: where boxes lie in memory, in which order."""
+
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+import pytest
+
+from reshard import (
+    Box,
+    BoxLayout,
+    Buffer,
+    DType,
+    Form,
+    Layout,
+    Mesh,
+    Part,
+    Replicate,
+    Shard,
+    TensorSpec,
+    make_plan,
+)
+from reshard.logical_space import LogicalDigit, LogicalRow, Piece
+from reshard.loopback import buffer_of_array
+from reshard.program_table import Endpoint, Slot, locate, make_program_tables
+
+BF16, F32 = int(DType.BFLOAT16), int(DType.FLOAT32)
+ROWS = Layout(Mesh.of(x=2), (Shard(0),))
+COLUMNS = Layout(Mesh.of(y=2), (Shard(1),)).shifted(2)
+
+
+def plan_of(src, dst, **options):
+    return make_plan([src], [dst], **options)
+
+
+def buffers_of(specs, order="C"):
+    return {
+        (rank, spec.name): buffer_of_array(
+            np.zeros(
+                spec.layout.local_shape(rank, spec.shape), f"V{spec.dtype.itemsize}", order
+            ).view({2: np.uint16, 4: np.uint32}[spec.dtype.itemsize])
+        )
+        for spec in specs
+        for rank in spec.layout.ranks
+    }
+
+
+def with_dtype(buffers, dtype):
+    return {
+        key: Buffer(b.address, b.shape, b.strides, dtype, True, b.owner)
+        for key, b in buffers.items()
+    }
+
+
+@pytest.fixture
+def tables():
+    src = TensorSpec("w", (4, 6), DType.FLOAT32, ROWS)
+    dst = TensorSpec("w", (4, 6), DType.FLOAT32, COLUMNS)
+    plan = plan_of(src, dst)
+    src_buffers = with_dtype(buffers_of([src]), DType.FLOAT32)
+    dst_buffers = with_dtype(buffers_of([dst]), DType.FLOAT32)
+    return lambda ranks: make_program_tables(plan, ranks, src_buffers, dst_buffers)
+
+
+def test_a_source_process(tables):
+    found = tables([1])
+    assert found.endpoints == (Endpoint(0, 1, "w"),)
+    assert list(found.streams) == [0, 1, 2, 0, 1, 3]
+    assert list(found.operations) == [
+        *(0, 0, 0, F32, F32, 2, 2, 3, 24, 4),
+        *(1, 0, 12, F32, F32, 2, 2, 3, 24, 4),
+    ]
+    assert list(found.extents) == [0, 48]
+    assert list(found.zeros) == []
+    assert dict(found.bytes_out) == {(1, 2): 24, (1, 3): 24}
+    assert dict(found.bytes_in) == {}
+
+
+def test_a_destination_process(tables):
+    found = tables([3])
+    assert found.endpoints == (Endpoint(1, 3, "w"),)
+    assert list(found.streams) == [1, 0, 3, 1, 1, 3]
+    assert list(found.operations) == [
+        *(0, 0, 0, F32, F32, 2, 2, 3, 12, 4),
+        *(1, 0, 24, F32, F32, 2, 2, 3, 12, 4),
+    ]
+    assert dict(found.bytes_in) == {(0, 3): 24, (1, 3): 24}
+
+
+def test_a_process_of_all_ranks_has_both_ends_of_every_stream(tables):
+    streams = list(tables([0, 1, 2, 3]).streams)
+    rows = [tuple(streams[i : i + 3]) for i in range(0, len(streams), 3)]
+    assert rows == sorted(rows)
+    assert {row[1:] for row in rows if row[0] == 0} == {row[1:] for row in rows if row[0] == 1}
+    assert len(rows) == 8
+
+
+def test_tables_are_flat_arrays_of_64_bits(tables):
+    found = tables([0])
+    for table in (found.streams, found.operations, found.zeros, found.extents):
+        assert isinstance(table, array)
+        assert table.typecode == "q"
+
+
+def test_a_transposed_destination_takes_the_order_of_the_logical_dims():
+    src = TensorSpec("w", (4, 6), DType.FLOAT32, Layout(Mesh.of(x=1), (Replicate(),)))
+    part = Part("w", Form("b a -> a b"))
+    dst = TensorSpec("w", (6, 4), DType.FLOAT32, src.layout.shifted(1), (part,))
+    tables = make_program_tables(
+        plan_of(src, dst),
+        [0, 1],
+        with_dtype(buffers_of([src]), DType.FLOAT32),
+        with_dtype(buffers_of([dst]), DType.FLOAT32),
+    )
+    assert list(tables.operations) == [
+        *(0, 0, 0, F32, F32, 2, 4, 6, 24, 4),
+        *(1, 1, 0, F32, F32, 2, 4, 6, 4, 16),
+    ]
+
+
+def test_a_cast_has_the_wire_type_on_both_ends():
+    one = Layout(Mesh.of(x=1), (Replicate(),))
+    src = TensorSpec("w", (3,), DType.FLOAT32, one)
+    dst = TensorSpec("w", (3,), DType.BFLOAT16, one.shifted(1))
+    plan = plan_of(src, dst, casts=[("float32", "bfloat16")])
+    tables = make_program_tables(
+        plan,
+        [0, 1],
+        with_dtype(buffers_of([src]), DType.FLOAT32),
+        with_dtype(buffers_of([dst]), DType.BFLOAT16),
+    )
+    assert list(tables.operations) == [
+        *(0, 0, 0, F32, BF16, 1, 3, 4),
+        *(1, 1, 0, BF16, BF16, 1, 3, 2),
+    ]
+    assert dict(tables.bytes_in) == {(0, 1): 6}
+
+
+def test_padding_is_zeroed_once_per_array():
+    parts = tuple(
+        Part(name, Form("a -> a", {"a": 3}, start={0: start}))
+        for name, start in (("p", 0), ("q", 4))
+    )
+    one = Layout(Mesh.of(x=1), (Replicate(),))
+    src = [TensorSpec(name, (3,), DType.BFLOAT16, one) for name in "pq"]
+    dst = TensorSpec("pq", (9,), DType.BFLOAT16, one.shifted(1), parts, "zero")
+    tables = make_program_tables(
+        make_plan(src, [dst]),
+        [1],
+        {},
+        with_dtype(buffers_of([dst]), DType.BFLOAT16),
+    )
+    assert list(tables.zeros) == [*(0, 6, 2, 1, 1, 2), *(0, 14, 2, 1, 2, 2)]
+
+
+def test_negative_strides_begin_at_the_element_of_index_zero():
+    one = Layout(Mesh.of(x=1), (Replicate(),))
+    src, dst = (TensorSpec("w", (4,), DType.FLOAT32, one.shifted(i)) for i in (0, 1))
+    backwards = Buffer(1000, (4,), (-4,), DType.FLOAT32)
+    forwards = Buffer(2000, (4,), (4,), DType.FLOAT32)
+    tables = make_program_tables(
+        plan_of(src, dst), [0, 1], {(0, "w"): backwards}, {(1, "w"): forwards}
+    )
+    assert list(tables.operations[:8]) == [0, 0, 0, F32, F32, 1, 4, -4]
+    assert list(tables.extents) == [-12, 4, 0, 16]
+
+
+def test_several_copies_of_one_rank_have_places_of_their_own():
+    one = Layout(Mesh.of(x=1), (Replicate(),))
+    src = TensorSpec("w", (3,), DType.FLOAT32, one)
+    part = Part("w", Form("r a -> a", repeat=("r",)))
+    dst = TensorSpec("w", (2, 3), DType.FLOAT32, one.shifted(1), (part,))
+    tables = make_program_tables(
+        plan_of(src, dst),
+        [0, 1],
+        with_dtype(buffers_of([src]), DType.FLOAT32),
+        with_dtype(buffers_of([dst]), DType.FLOAT32),
+    )
+    assert list(tables.operations) == [
+        *(0, 0, 0, F32, F32, 1, 3, 4),
+        *(0, 0, 0, F32, F32, 1, 3, 4),
+        *(1, 1, 0, F32, F32, 1, 3, 4),
+        *(1, 1, 12, F32, F32, 1, 3, 4),
+    ]
+
+
+def test_a_rank_without_part_in_it_has_empty_tables():
+    src = TensorSpec("w", (4, 6), DType.FLOAT32, ROWS)
+    dst = TensorSpec("w", (4, 6), DType.FLOAT32, BoxLayout({2: Box((0, 0), (2, 6))}))
+    tables = make_program_tables(
+        plan_of(src, dst), [1], with_dtype(buffers_of([src]), DType.FLOAT32), {}
+    )
+    assert (tables.endpoints, len(tables.streams), len(tables.operations)) == ((), 0, 0)
+
+
+def test_locate_adds_up_bases_and_strides():
+    rows = (
+        LogicalRow(0, (LogicalDigit(1, 4, 0, 4),)),
+        LogicalRow(0, (LogicalDigit(0, 3, 0, 3), LogicalDigit(2, 5, 0, 5))),
+    )
+    piece = Piece((0, 1, 0), (3, 4, 5), (-1, 2))
+    found = locate(rows, piece, (1, 2, 3), (3, 3, 5), (100, 8))
+    assert found == Slot((2 - 1) * 100 + (1 * 5 + 3 + 2) * 8, (2, 1, 2), (40, 100, 8))
+
+
+def test_layout_case_f2_offsets_are_64_bits_wide():
+    """[256, 7168, 2048] bf16: the last element lies 7.5 GB from the first."""
+    shape = (256, 7168, 2048)
+    one = Layout(Mesh.of(x=1), (Replicate(),))
+    src = TensorSpec("w", shape, DType.BFLOAT16, one)
+    last = Box((255, 7167, 2000), (1, 1, 48))
+    dst = TensorSpec("w", shape, DType.BFLOAT16, BoxLayout({1: last}))
+    whole = Buffer(0, shape, (7168 * 2048 * 2, 2048 * 2, 2), DType.BFLOAT16)
+    own = Buffer(0, (1, 1, 48), (96, 96, 2), DType.BFLOAT16)
+    tables = make_program_tables(plan_of(src, dst), [0, 1], {(0, "w"): whole}, {(1, "w"): own})
+    assert tables.operations[2] == (256 * 7168 * 2048 - 48) * 2 > 2**32
+    assert list(tables.extents[:2]) == [0, 256 * 7168 * 2048 * 2]
