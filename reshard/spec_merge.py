@@ -69,12 +69,18 @@ def _joined(side: str, first: int, one: TensorSpec, second: int, other: TensorSp
             return TensorSpec(one.name, one.shape, one.dtype, layout, one.parts, one.padding)
     for what in ("shape", "dtype", "layout", "parts", "padding"):
         if getattr(one, what) != getattr(other, what):
+            here, there = _texts(getattr(one, what), getattr(other, what))
             raise LayoutError(
-                f"{one.name}: {side} process {first} says {what} {getattr(one, what)}, process "
-                f"{second} says {getattr(other, what)}. All processes of a side must describe a "
-                "tensor alike: check the mesh (order of ranks) and the model on both."
+                f"{one.name}: {side} process {first} says {what} {here}, process {second} says "
+                f"{there}. All processes of a side must describe a tensor alike: check the mesh "
+                "(order of ranks) and the model on both."
             )
     raise LayoutError(f"{one.name}: {side} processes {first} and {second} disagree.")
+
+
+def _texts(one: object, other: object) -> tuple[str, str]:
+    """Returns two values in short, or in full if that does not tell them apart."""
+    return (str(one), str(other)) if str(one) != str(other) else (repr(one), repr(other))
 
 
 def shift_specs(specs: Sequence[TensorSpec], offset: int) -> list[TensorSpec]:

@@ -1,0 +1,143 @@
+"""All ranks in one process on NumPy arrays; results of random layouts are in property/."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from reshard import (
+    Box,
+    BoxLayout,
+    Form,
+    Layout,
+    LayoutError,
+    Mesh,
+    Part,
+    Replicate,
+    Shard,
+    TensorSpec,
+    UnsupportedError,
+    local_array,
+    make_plan,
+    run_in_process,
+)
+from reshard.dtypes import DType
+from reshard.loopback import buffer_of_array, numpy_dtype
+
+ROWS = Layout(Mesh.of(x=2), (Shard(0),))
+COLUMNS = Layout(Mesh.of(y=2), (Shard(1),)).shifted(2)
+W = np.arange(24, dtype=np.float32).reshape(4, 6)
+
+
+@pytest.fixture
+def plan():
+    src = TensorSpec("w", (4, 6), "float32", ROWS)
+    return make_plan([src], [TensorSpec("w", (4, 6), "float32", COLUMNS)])
+
+
+SOURCES = {0: {"w": W[:2]}, 1: {"w": W[2:]}}
+
+
+def test_new_arrays_are_made_for_the_destination(plan):
+    found = run_in_process(plan, SOURCES)
+    assert sorted(found) == [2, 3]
+    np.testing.assert_array_equal(found[2]["w"], W[:, :3])
+    np.testing.assert_array_equal(found[3]["w"], W[:, 3:])
+
+
+def test_given_arrays_are_written_in_place(plan):
+    arrays = {rank: {"w": np.full((4, 3), -1, np.float32)} for rank in (2, 3)}
+    found = run_in_process(plan, SOURCES, arrays)
+    assert found[2]["w"] is arrays[2]["w"]
+    np.testing.assert_array_equal(arrays[3]["w"], W[:, 3:])
+
+
+@pytest.mark.parametrize("chunk_bytes", [16, 17, 4096, 1 << 30])
+def test_the_size_of_messages_does_not_matter(plan, chunk_bytes):
+    found = run_in_process(plan, SOURCES, chunk_bytes=chunk_bytes)
+    np.testing.assert_array_equal(found[3]["w"], W[:, 3:])
+
+
+def test_a_wrong_array_is_named_before_anything_is_written(plan):
+    arrays = {2: {"w": np.zeros((4, 3), np.float32)}, 3: {"w": np.zeros((3, 4), np.float32)}}
+    with pytest.raises(LayoutError, match=r"w: the local array of rank 3 has shape \(3, 4\)"):
+        run_in_process(plan, SOURCES, arrays)
+    assert not arrays[2]["w"].any()
+
+
+def test_a_missing_source_array_is_named(plan):
+    with pytest.raises(LayoutError, match="w: rank 1 gave no array"):
+        run_in_process(plan, {0: {"w": W[:2]}})
+
+
+def test_local_array_is_what_a_rank_stores():
+    spec = TensorSpec("w", (4, 6), "float32", COLUMNS)
+    np.testing.assert_array_equal(local_array(spec, 3, W), W[:, 3:])
+    assert local_array(spec, 0, W) is None
+    with pytest.raises(LayoutError, match=r"w: array of shape \(6, 4\), spec of shape \(4, 6\)"):
+        local_array(spec, 2, W.T)
+
+
+def test_local_array_puts_boxes_at_their_places():
+    layout = BoxLayout.concatenated({0: [Box((3, 0), (1, 6)), Box((0, 0), (1, 6))]}, 0)
+    found = local_array(TensorSpec("w", (4, 6), "float32", layout), 0, W)
+    np.testing.assert_array_equal(found, W[[3, 0]])
+
+
+def test_names_of_types():
+    assert numpy_dtype(DType.BFLOAT16) == np.dtype(ml_dtypes.bfloat16)
+    assert numpy_dtype(DType.BOOL) == np.dtype(bool)
+    with pytest.raises(UnsupportedError, match="unknown"):
+        buffer_of_array(np.zeros(2, "U3"))
+
+
+def test_without_ml_dtypes_the_remedy_is_told(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    assert numpy_dtype(DType.FLOAT32) == np.dtype(np.float32)
+    with pytest.raises(UnsupportedError, match="NumPy itself has no bfloat16; install ml_dtypes"):
+        numpy_dtype(DType.BFLOAT16)
+
+
+def test_one_rank_may_be_on_both_sides():
+    src = TensorSpec("w", (4, 6), "float32", ROWS)
+    dst = TensorSpec("w", (4, 6), "float32", Layout(Mesh.of(y=2), (Shard(1),)))
+    found = run_in_process(make_plan([src], [dst]), SOURCES)
+    np.testing.assert_array_equal(found[1]["w"], W[:, 3:])
+
+
+def test_offsets_beyond_four_gigabytes_reach_the_memory():
+    """A source of 2^32 + 2^31 bytes of which almost no page is ever touched."""
+    size = (1 << 32) + (1 << 31)
+    one = Layout(Mesh.of(x=1), (Replicate(),))
+    src = TensorSpec("w", (size,), "uint8", one)
+    places = [0, (1 << 31) - 5, (1 << 31), (1 << 32) - 5, (1 << 32), size - 10]
+    boxes = {1 + i: Box((place,), (10,)) for i, place in enumerate(places)}
+    dst = TensorSpec("w", (size,), "uint8", BoxLayout(boxes))
+    sparse = np.zeros(size, np.uint8)
+    for place in places:
+        sparse[place : place + 10] = np.arange(10) + place % 199
+    found = run_in_process(make_plan([src], [dst]), {0: {"w": sparse}})
+    for rank, place in enumerate(places, 1):
+        np.testing.assert_array_equal(found[rank]["w"], sparse[place : place + 10])
+
+
+def test_layout_case_c13_strided_views_are_read_by_index():
+    src = TensorSpec("w", (2,), "int32", Layout(Mesh.of(x=1), (Replicate(),)))
+    plan = make_plan([src], [src.shifted(1)])
+    found = run_in_process(plan, {0: {"w": np.array([0, 1, 2, 3], np.int32)[::2]}})
+    assert found[1]["w"].tolist() == [0, 2]
+
+
+def test_layout_case_c11_kernels_of_jax_and_torch():
+    """[in=4, heads=2, dim=3] cut over the heads to [out=6, in=4] cut over the rows."""
+    kernel = np.arange(24, dtype=np.float32).reshape(4, 2, 3)
+    part = Part("w", Form("inner heads dim -> (heads dim) inner"))
+    src = TensorSpec("kernel", (4, 2, 3), "float32", Layout(Mesh.of(tp=2), (Shard(1),)), (part,))
+    dst = TensorSpec("w", (6, 4), "float32", Layout(Mesh.of(tp=3), (Shard(0),)).shifted(2))
+    plan = make_plan([src], [dst])
+    found = run_in_process(plan, {r: {"kernel": kernel[:, r : r + 1]} for r in (0, 1)})
+    rows = np.concatenate([found[rank]["w"] for rank in (2, 3, 4)])
+    np.testing.assert_array_equal(rows, kernel.reshape(4, 6).T)
