@@ -8,8 +8,9 @@ import time
 
 __all__ = ["one_copy_seconds", "probe_copy_rate"]
 
-# Larger than the last-level cache of most machines; one half is read, the other written.
-_PROBE_BYTES = 64 << 20
+# Larger than the last-level cache of most machines, smaller than the default staging budget; one
+# half is read, the other written.
+_PROBE_BYTES = 48 << 20
 _PROBE_ROUNDS = 3
 
 
