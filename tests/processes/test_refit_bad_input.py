@@ -294,6 +294,31 @@ def test_a_process_that_never_comes_is_named_on_all_others(team, silent):
     assert team.values(ENGINES, programs.state_of) == [("ready", 1)] * 2
 
 
+@pytest.mark.parametrize("absent", [1, 3])
+def test_a_process_that_was_never_started_is_named(team, absent):
+    source, engine = Program(SOURCES, fsdp_side(2)), Program(ENGINES, tp_side(2))
+    (address,) = team.values([0], programs.open_source, "tcp://127.0.0.1:0", *source.arguments(0))
+    if absent == 3:
+        team.values([1], programs.open_source, address, *source.arguments(1))
+    team.values([2], programs.open_destination, address, *engine.arguments(0))
+    if absent == 1:
+        team.values([3], programs.open_destination, address, *engine.arguments(1))
+    others = [process for process in EVERYBODY if process != absent]
+    for process in others:
+        if process in ENGINES:
+            team.start(process, programs.refit, {"timeout_s": 10.0})
+        else:
+            team.start(process, programs.publish, 1, {"timeout_s": 1.0})
+    role = "source" if absent in SOURCES else "destination"
+    for process in others:
+        answer = team.result(process)
+        assert answer.kinds[0] == "TransferTimeout"
+        assert f"{role} {role!r} process 1 of 2 (not registered)" in answer.message, answer.message
+    assert [s for s, _ in team.values([p for p in ENGINES if p != absent], programs.state_of)] == [
+        "empty"
+    ] * (2 - (absent in ENGINES))
+
+
 @pytest.mark.parametrize("wrong", [2, 3])
 def test_a_wrong_token_is_told_to_both_sides(team, wrong):
     options = {"token": "correct horse"}

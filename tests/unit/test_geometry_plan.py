@@ -1,0 +1,94 @@
+"""Which planner a geometry gets, and what a grid plan keeps between tensors."""
+
+from __future__ import annotations
+
+import pytest
+
+from reshard import (
+    Box,
+    BoxLayout,
+    DType,
+    Form,
+    Layout,
+    Mesh,
+    Part,
+    Replicate,
+    SegmentedLayout,
+    Shard,
+    TensorSpec,
+    match,
+)
+from reshard.geometry_plan import GridPlan, make_geometry_plan
+from reshard.grid import NotAGrid
+from reshard.sweep import SweepPlan
+
+R = Replicate()
+TP = Layout(Mesh.of(tp=2), (Shard(0),))
+BOXES = BoxLayout({0: Box((0, 0), (8, 6))})
+ONE = Layout(Mesh.of(x=1), (R,))
+
+
+def geometry(src_layout, dst_layout, shape=(8, 6), dst_parts=(), dtype=DType.UINT8):
+    src = TensorSpec("w", shape, dtype, src_layout)
+    dst = TensorSpec("w", shape, dtype, dst_layout, dst_parts)
+    (pair,) = match([src], [dst])
+    return pair.geometry
+
+
+@pytest.mark.parametrize(
+    ("src", "dst", "kind"),
+    [
+        (TP, TP.shifted(2), GridPlan),
+        (TP, TP, GridPlan),
+        (BOXES, TP.shifted(2), SweepPlan),
+        (TP, BOXES.shifted(5), SweepPlan),
+    ],
+)
+def test_meshes_are_planned_by_arithmetic_and_boxes_by_comparison(src, dst, kind):
+    assert isinstance(make_geometry_plan(geometry(src, dst)), kind)
+
+
+def fused(*lengths):
+    return SegmentedLayout(0, lengths, (TP,) * len(lengths))
+
+
+def test_a_part_that_lies_in_one_segment_is_planned_by_arithmetic():
+    part = Part("w", Form("r e -> r e", (("r", 8),), start=((0, 4),)))
+    src = TensorSpec("w", (8, 6), DType.UINT8, TP)
+    dst = TensorSpec("f", (14, 6), DType.UINT8, fused(4, 8, 2).shifted(2), (part,), "keep")
+    (pair,) = match([src], [dst])
+    plan = make_geometry_plan(pair.geometry)
+    assert isinstance(plan, GridPlan)
+    sweep = SweepPlan(pair.geometry)
+    for position in (0, 1):
+        assert plan.receives(position, 1) == sweep.receives(position, 1)
+        assert plan.sends(position, 1) == sweep.sends(position, 1)
+
+
+def test_a_part_across_segments_is_planned_by_comparison():
+    assert isinstance(make_geometry_plan(geometry(TP, fused(3, 5).shifted(2))), SweepPlan)
+
+
+def test_large_boxes_are_striped_alike_for_every_tensor():
+    """Legs that no choice among holders depends on are computed once, whatever the rotation."""
+    everywhere = Layout(Mesh.of(x=2), (R,))
+    plan = GridPlan(geometry(everywhere, ONE.shifted(9), (4096, 64)))
+    assert plan.receives(0, 1) is plan.receives(0, 2)
+    assert len(plan.receives(0, 1)) == 2
+
+
+def test_small_boxes_turn_from_tensor_to_tensor():
+    everywhere = Layout(Mesh.of(x=2), (R,))
+    plan = GridPlan(geometry(everywhere, ONE.shifted(9), (4, 6)))
+    assert {plan.receives(0, turn)[0].peer for turn in range(2)} == {0, 1}
+    assert plan.receives(0, 0) == plan.receives(0, 2)
+
+
+def test_empty_tensors_have_no_legs():
+    plan = make_geometry_plan(geometry(TP, TP.shifted(2), (0, 6)))
+    assert plan.sends(0, 0) == plan.receives(1, 0) == ()
+
+
+def test_a_grid_plan_refuses_what_is_no_grid():
+    with pytest.raises(NotAGrid):
+        GridPlan(geometry(BOXES, TP.shifted(2)))
