@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -70,14 +69,6 @@ def layout_of(tensor: DTensor, name: str = "tensor") -> tuple[tuple[int, ...], A
     return LayoutReader().read(name, tensor)
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """One way to understand placements: the layout, and whether it is the only one."""
-
-    layout: Layout
-    is_certain: bool
-
-
 class LayoutReader:
     """Reads the layouts of many DTensors; equal ones become one object, which makes plans faster.
 
@@ -97,7 +88,7 @@ class LayoutReader:
         self._side_rank_of = side_rank_of
         self._num_ranks = num_ranks
         self._meshes: dict[DeviceMesh, Mesh] = {}
-        self._readings: dict[object, list[_Reading]] = {}
+        self._readings: dict[object, tuple[Layout, ...]] = {}
         self._layouts: dict[AnyLayout, AnyLayout] = {}
 
     def read(self, name: str, tensor: DTensor) -> tuple[tuple[int, ...], AnyLayout]:
@@ -109,11 +100,13 @@ class LayoutReader:
         if readings is None:
             readings = self._readings[key] = _readings(name, mesh, tensor.placements, shape)
         rank = self._rank(name, dist.get_rank())
-        layout: AnyLayout = readings[0].layout
-        if mesh.position(rank) is not None:
-            layout = _choose(name, readings, rank, shape, tuple(local_tensor(tensor).shape))
-        if not readings[0].is_certain or self._num_ranks not in (None, mesh.size):
-            layout = own_boxes(layout, rank, shape)
+        layout: AnyLayout = readings[0]
+        is_plain = len(readings) == 1 and self._num_ranks in (None, mesh.size)
+        if mesh.position(rank) is None:
+            layout = layout if is_plain else BoxLayout(())
+        else:
+            boxes = _choose(name, readings, rank, shape, tuple(local_tensor(tensor).shape))
+            layout = layout if is_plain else BoxLayout(((rank, boxes),))
         return shape, self._layouts.setdefault(layout, layout)
 
     def _mesh(self, name: str, device_mesh: DeviceMesh) -> Mesh:
@@ -139,7 +132,7 @@ class LayoutReader:
 
 def _readings(
     name: str, mesh: Mesh, placements: Sequence[Placement], shape: tuple[int, ...]
-) -> list[_Reading]:
+) -> tuple[Layout, ...]:
     """Returns what placements can mean: torch's definition first, then how FSDP2 may have cut."""
     translated = tuple(_translate(name, placement, len(shape)) for placement in placements)
     try:
@@ -147,15 +140,15 @@ def _readings(
         layout.check(shape)
     except LayoutError as error:
         raise LayoutError(f"{name}: {error}") from None
+    _check_order(name, layout)
     for dim, length in enumerate(shape):
         _compare_with_torch(name, layout, placements, dim, length)
     nested = _right_to_left(layout)
-    is_certain = all(
+    is_same = all(
         _part_runs(layout, dim, length) == _part_runs(nested, dim, length)
         for dim, length in enumerate(shape)
     )
-    readings = [_Reading(layout, is_certain)]
-    return readings if is_certain else [*readings, _Reading(nested, is_certain)]
+    return (layout,) if is_same else (layout, nested)
 
 
 def _translate(name: str, placement: Placement, ndim: int) -> reshard.Placement:
@@ -245,39 +238,72 @@ def _part_runs(layout: Layout, dim: int, length: int) -> list[tuple[Run, ...]]:
     return [runs[layout.part_of_dim(dim, at)] for at in coordinates if at is not None]
 
 
+def _check_order(name: str, layout: Layout) -> None:
+    """Refuses meshes whose ranks do not ascend along an axis that cuts.
+
+    Torch contradicts itself there: collectives, `distribute_tensor` and FSDP among them, number
+    the ranks of an axis in ascending order; offsets, local splits and sizes go by the order of the
+    mesh.
+    """
+    mesh = layout.mesh
+    for axis, placement in enumerate(layout.placements):
+        stride, size = mesh.strides[axis], mesh.shape[axis]
+        for first in range(mesh.size):
+            group = mesh.ranks[first : first + size * stride : stride]
+            is_first = first // stride % size == 0
+            if isinstance(placement, reshard.Shard) and is_first and list(group) != sorted(group):
+                raise LayoutError(
+                    f"{name}: axis {mesh.axis_names[axis]!r} of its mesh lists ranks {group}, "
+                    "which do not ascend. Torch's collectives order such ranks in another way than "
+                    "its offsets do, so nobody can tell what each rank holds. Use a mesh with "
+                    f"ascending ranks, or say it: {_EXPLICIT}."
+                )
+
+
 def _choose(
     name: str,
-    readings: Sequence[_Reading],
+    readings: Sequence[Layout],
     rank: int,
     shape: tuple[int, ...],
     local_shape: tuple[int, ...],
-) -> Layout:
-    """Returns the layout whose boxes the local tensor of this rank can hold."""
-    fitting = [
-        reading for reading in readings if reading.layout.local_shape(rank, shape) == local_shape
-    ]
-    if not fitting:
-        layout = readings[0].layout
+) -> tuple[LocalBox, ...]:
+    """Returns the boxes that the local tensor of this rank holds.
+
+    Raises:
+        LayoutError: if no reading gives such a local shape, or several do with different boxes.
+    """
+    found = dict.fromkeys(
+        _held(layout, rank, shape)
+        for layout in readings
+        if layout.local_shape(rank, shape) == local_shape
+    )
+    if not found:
         raise LayoutError(
-            f"{name}: the local tensor of rank {rank} has shape {local_shape}, but {layout} of "
-            f"global shape {shape} gives {layout.local_shape(rank, shape)}. If it was made by "
-            f"from_local from uneven parts, give its box: {_EXPLICIT}."
+            f"{name}: the local tensor of rank {rank} has shape {local_shape}, but {readings[0]} "
+            f"of global shape {shape} gives {readings[0].local_shape(rank, shape)}. If it was made "
+            f"by from_local from uneven parts, give its box: {_EXPLICIT}."
         )
-    boxes = list(dict.fromkeys(reading.layout.local_boxes(rank, shape) for reading in fitting))
-    if len(boxes) > 1:
+    if len(found) > 1:
+        listed = " or ".join(", ".join(str(box) for box, _ in boxes) for boxes in found)
         raise LayoutError(
-            f"{name}: {readings[0].layout} of shape {shape} can be read in two ways, because torch "
-            f"and FSDP2 cut such tensors differently: rank {rank} may hold "
-            f"{' or '.join(', '.join(str(box) for box, _ in held) for held in boxes)}. Give the "
-            f"one that is meant: {_EXPLICIT}."
+            f"{name}: {readings[0]} of shape {shape} can be read in two ways, because torch and "
+            f"FSDP2 cut such tensors differently: rank {rank} may hold {listed}. Give the one that "
+            f"is meant: {_EXPLICIT}."
         )
-    return fitting[0].layout
+    return next(iter(found))
 
 
 def own_boxes(layout: AnyLayout, rank: int, shape: tuple[int, ...]) -> BoxLayout:
     """Returns the part of a layout that one rank holds; nothing for a rank outside it."""
-    local_shape = layout.local_shape(rank, shape)
-    if local_shape is None:
+    if layout.position(rank) is None:
         return BoxLayout(())
-    empty = LocalBox(Box((0,) * len(shape), local_shape), (0,) * len(shape))
-    return BoxLayout(((rank, layout.local_boxes(rank, shape) or (empty,)),))
+    return BoxLayout(((rank, _held(layout, rank, shape)),))
+
+
+def _held(layout: AnyLayout, rank: int, shape: tuple[int, ...]) -> tuple[LocalBox, ...]:
+    """Returns the boxes of a rank; an empty one, which tells the local shape, if it has none."""
+    boxes = layout.local_boxes(rank, shape)
+    if boxes:
+        return boxes
+    local_shape = layout.local_shape(rank, shape) or (0,) * len(shape)
+    return (LocalBox(Box((0,) * len(shape), local_shape), (0,) * len(shape)),)

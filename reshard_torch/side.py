@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch.distributed as dist
 
 from reshard import LayoutError
+from reshard_torch.compat import group_or_default
 
 __all__ = ["Side"]
 
@@ -43,7 +44,7 @@ class Side:
             raise LayoutError(
                 "this process is not in the given process group. Only members of it take part."
             )
-        members = dist.get_process_group_ranks(process_group)
+        members = dist.get_process_group_ranks(group_or_default(process_group))
         return cls(rank, len(members), {member: index for index, member in enumerate(members)})
 
     @property

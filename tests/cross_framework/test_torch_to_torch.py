@@ -28,7 +28,7 @@ Side = tuple[list[int], tuple[int, ...], tuple[object, ...]]
 
 @st.composite
 def sides(draw: st.DrawFn, ndim: int) -> Side:
-    """Draws a mesh over some ranks in any order, and one placement per axis.
+    """Draws a mesh over some ranks, ascending along each axis, and one placement per axis.
 
     A strided placement has no other one on its dim to the right: there torch and FSDP2 differ,
     which the tests of layouts cover.
@@ -39,7 +39,11 @@ def sides(draw: st.DrawFn, ndim: int) -> Side:
         )
     )
     size = torch.Size(mesh_shape).numel()
-    ranks = draw(st.permutations(range(MAX_RANKS)))[:size]
+    chosen = sorted(draw(st.permutations(range(MAX_RANKS)))[:size])
+    axes = draw(st.permutations(range(len(mesh_shape))))
+    back = [axes.index(axis) for axis in range(len(axes))]
+    grid = torch.tensor(chosen).reshape([mesh_shape[axis] for axis in axes]).permute(back)
+    ranks = grid.flatten().tolist()
     placements: list[object] = []
     strided: set[int] = set()
     for _ in mesh_shape:

@@ -81,7 +81,7 @@ CASES = {
     "a1": ((5, 10), ([0, 1, 2, 3], [S(0)]), ([0], [R])),
     "a4": ((7, 5), ([[0, 1], [2, 3]], [S(0), S(0)]), ([2], [R])),
     "a5": ((5,), ([[0, 1], [2, 3]], [SS(0, 2), S(0)]), ([0, 1, 2, 3], [S(0)])),
-    "a8": ((8, 2), ([[0, 1], [2, 3]], [SS(0, 2), S(0)]), ([3, 2, 1, 0], [S(0)])),
+    "a8": ((8, 2), ([[0, 1], [2, 3]], [SS(0, 2), S(0)]), ([1, 3], [S(0)])),
     "b6": ((4, 4), ([[0, 2], [1, 3]], [S(0), S(1)]), ([[0, 1], [2, 3]], [S(0), S(1)])),
     "fa11": ((2, 3), ([0, 1, 2, 3], [S(0)]), ([0, 1, 2], [S(1)])),
     "fa17": ((4, 6), ([1, 2], [S(0)]), ([[0, 1], [2, 3]], [R, R])),
@@ -132,13 +132,13 @@ def _moves_a_model_again_and_again(program: int) -> int:
                 tensors[name] = placed
         return tensors
 
-    source, destination = side([0, 1, 2], 0), side([3, 1], None)
+    source, destination = side([0, 1, 2], 0), side([1, 3], None)
     with reshard_torch.Redistribution(source, destination, timeout_s=TIMEOUT_S) as plan:
         for version in range(3):
             for name, tensor in side([0, 1, 2], version).items():
                 _local(source[name]).copy_(_local(tensor))
             report = plan.run()
-            for name, expected in side([3, 1], version).items():
+            for name, expected in side([1, 3], version).items():
                 whole = filled(name, shapes[name], version=version)
                 compare(name, _local(destination[name]), _local(expected), whole)
     with pytest.raises(LayoutError, match="closed"):
@@ -158,10 +158,10 @@ def _inside_a_group_of_two(program: int) -> str:
     group = dist.new_group([1, 3])
     whole = filled("w", (5, 4))
     source = _tensor(whole, [3], [R])
-    destination = _tensor(torch.zeros(5, 4), [3, 1], [S(0)])
+    destination = _tensor(torch.zeros(5, 4), [1, 3], [S(0)])
     if dist.get_rank() in (1, 3):
         reshard_torch.redistribute(source, destination, group, timeout_s=TIMEOUT_S)
-    _check("w", destination, _tensor(whole, [3, 1], [S(0)]), whole)
+    _check("w", destination, _tensor(whole, [1, 3], [S(0)]), whole)
     return "moved"
 
 
@@ -220,6 +220,22 @@ def _refuses(program: int, kind: str) -> str:
 )
 def test_wrong_calls_raise_on_all_ranks_and_write_nothing(team: TorchTeam, kind: str) -> None:
     assert team.run(_refuses, kind) == [kind] * NUM_RANKS
+
+
+def _scatters_over_descending_ranks(program: int) -> str:
+    whole = filled("w", (8, 4))
+    source = distribute_tensor(whole, _mesh([3, 2, 1, 0]), [S(0)])
+    rank = dist.get_rank()
+    compare("w", source.to_local(), whole[2 * rank : 2 * rank + 2], whole)
+    destination = _tensor(torch.zeros(8, 4), [0, 1], [S(1)])
+    with pytest.raises(LayoutError, match=r"\(3, 2, 1, 0\), which do not ascend"):
+        reshard_torch.redistribute(source, destination, timeout_s=TIMEOUT_S)
+    return _works("refused")
+
+
+def test_b6_descending_ranks_are_refused(team: TorchTeam) -> None:
+    """Torch scatters the first rows to rank 0, although its mesh says that rank 3 has them."""
+    assert team.run(_scatters_over_descending_ranks) == ["refused"] * NUM_RANKS
 
 
 def _comes_late(program: int) -> str:

@@ -168,6 +168,28 @@ def test_b6_permuted_mesh() -> None:
     assert read[1][1].tolist() == [[8, 9], [12, 13]]
 
 
+@pytest.mark.parametrize("rank", range(4))
+@pytest.mark.parametrize("ranks", [[3, 2, 1, 0], [[0, 1], [3, 2]], [[2, 1], [0, 3]]])
+def test_b6_ranks_that_do_not_ascend_are_refused(rank: int, ranks: list[object]) -> None:
+    """Torch's collectives and its offsets disagree about them; see the refit of four processes."""
+
+    def make(rank: int) -> DTensor:
+        mesh = DeviceMesh("cpu", torch.tensor(ranks))
+        return distribute_tensor(_indices((8, 3)), mesh, [S(0)] * mesh.ndim, src_data_rank=None)
+
+    with pytest.raises(LayoutError, match=r"w: axis .* which do not ascend"):
+        _shape_and_layout(4, rank, make)
+
+
+def test_descending_ranks_that_replicate_are_certain() -> None:
+    def make(rank: int) -> DTensor:
+        mesh = DeviceMesh("cpu", torch.tensor([[2, 3], [0, 1]]))
+        return distribute_tensor(_indices((4, 3)), mesh, [R, S(0)], src_data_rank=None)
+
+    read = _read_all(4, (4, 3), make)
+    assert all(isinstance(layout, Layout) for layout, _ in read)
+
+
 def test_fa16_ranks_that_are_not_contiguous() -> None:
     def make(rank: int) -> DTensor:
         mesh = DeviceMesh("cpu", torch.tensor([0, 2, 5, 7]))

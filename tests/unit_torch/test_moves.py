@@ -623,9 +623,9 @@ def test_b9_fa3_ranks_with_different_ideas_of_the_mesh() -> None:
     whole = filled("w", (8, 3))
 
     def make(rank: int) -> dict[str, torch.Tensor]:
-        order = [0, 1, 2, 3] if rank < 3 else [0, 2, 1, 3]
+        order = [[0, 1], [2, 3]] if rank < 3 else [[0, 2], [1, 3]]
         mesh = DeviceMesh("cpu", torch.tensor(order))
-        return {"w": distribute_tensor(whole, mesh, [S(0)], src_data_rank=None)}
+        return {"w": distribute_tensor(whole, mesh, [S(0), S(0)], src_data_rank=None)}
 
     destinations = _ranks(_zeros({"w": whole}), (2,), (S(0),))
     with pytest.raises(LayoutError, match=r"w: .*process 3 says .*order of ranks"):
