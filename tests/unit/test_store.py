@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import threading
 import time
@@ -152,6 +153,17 @@ def _num_threads_and_files() -> tuple[int, int]:
     )
 
 
+def _check_nothing_is_left(before: tuple[int, int]) -> None:
+    """A joined thread may be listed for a moment longer, here and in what was counted before."""
+    limit = time.monotonic() + 10
+    while time.monotonic() < limit:
+        now = _num_threads_and_files()
+        if all(a <= b for a, b in zip(now, before, strict=True)):
+            return
+        os.sched_yield()
+    raise AssertionError(f"{now} threads and files, {before} before")
+
+
 def test_hundreds_of_stores_and_clients_leave_nothing_behind() -> None:
     def once(token: str | None) -> None:
         with StoreServer(LOOPBACK, token=token) as server:
@@ -164,7 +176,7 @@ def test_hundreds_of_stores_and_clients_leave_nothing_behind() -> None:
     before = _num_threads_and_files()
     for i in range(200):
         once("secret" if i % 10 == 0 else None)
-    assert _num_threads_and_files() == before
+    _check_nothing_is_left(before)
 
 
 def test_failing_to_open_leaves_nothing_behind(server: StoreServer) -> None:
@@ -174,7 +186,7 @@ def test_failing_to_open_leaves_nothing_behind(server: StoreServer) -> None:
             StoreServer(server.address)
         with pytest.raises(RendezvousError):
             StoreClient("tcp://no-such-host.invalid:1", token="secret")
-    assert _num_threads_and_files() == before
+    _check_nothing_is_left(before)
 
 
 # Tokens
