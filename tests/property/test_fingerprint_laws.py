@@ -101,19 +101,21 @@ def test_one_flipped_bit_is_found_and_named(problem, random):
     covered = np.flatnonzero(places != oracle.HOLE)
     assume(len(covered) > 0)
     at = int(random.choice(covered))
-    moved = {
-        pair.name
+    related = [
+        pair
         for pair in plan.pairs
         if spec is (pair.src, pair.dst)[side]
         and set(part.names) & set(names_at_destination(pair))
-        and places[at] in stored_by_destination(problem, pair)
-    }
+    ]
+    moved = {p.name for p in related if places[at] in stored_by_destination(problem, p)}
     assume(moved)
     local = arrays[rank][spec.name]
     place = at * local.itemsize + random.randrange(local.itemsize)
     local.reshape(-1).view(np.uint8)[place] ^= 1 << random.randrange(8)
     problems_found = verdict_of(plan, [plan.ranks], sources, destinations).problems
-    assert {text.split(":")[0] for text in problems_found} == moved
+    told = {text.split(":")[0] for text in problems_found}
+    # Copies of the source that differ are told also of elements that no destination stores.
+    assert moved <= told <= {pair.name for pair in related}
 
 
 @given(problems(), seeded())
