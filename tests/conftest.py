@@ -20,7 +20,11 @@ hypothesis.settings.register_profile(
     database=None,
     print_blob=True,
     max_examples=60,
-    suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large],
+    suppress_health_check=[
+        hypothesis.HealthCheck.too_slow,  # says something about the machine, not about the law
+        hypothesis.HealthCheck.data_too_large,
+        hypothesis.HealthCheck.filter_too_much,
+    ],
 )
 hypothesis.settings.register_profile(
     "thorough", hypothesis.settings.get_profile("default"), max_examples=2000
