@@ -30,6 +30,7 @@ from reshard.loopback import buffer_of_array
 __all__ = [
     "attempts",
     "check",
+    "check_no_leak",
     "close",
     "close_end_only",
     "damage_buffers",
@@ -59,6 +60,9 @@ __all__ = [
     "tell_and",
     "transpose_memory",
 ]
+
+
+_SETTLE_S = 10.0
 
 
 def open_source(
@@ -346,6 +350,24 @@ def resources(desk: Desk) -> dict[str, int]:
         "mappings": len(Path("/proc/self/maps").read_text().splitlines()),
         "resident": int(resident.split()[1]) * 1024,
     }
+
+
+def check_no_leak(desk: Desk, before: dict[str, int]) -> None:
+    """Raises if this process has more of anything than it had; a heap may have grown a little.
+
+    A thread that has been joined may be listed for a moment longer, hence the wait.
+    """
+    slack = {"resident": 8 << 20, "mappings": 10}
+    deadline = time.monotonic() + _SETTLE_S
+    while True:
+        now = resources(desk)
+        more = {name: now[name] - n for name, n in before.items() if now[name] > n}
+        leaked = {name: n for name, n in more.items() if n > slack.get(name, 0)}
+        if not leaked:
+            return
+        if time.monotonic() > deadline:
+            raise AssertionError(f"more than before: {leaked}, of {now}")
+        os.sched_yield()
 
 
 def transpose_memory(desk: Desk) -> None:

@@ -67,7 +67,8 @@ def open_engine(team, address, processes, specs, group, **options):
 
 def assert_lost(answers):
     """Whoever sees the loss first tells the others: a peer, or the store that lost a connection."""
-    assert set(kinds_of(answers)) <= {"TransportError", "RendezvousError"}, kinds_of(answers)
+    for answer in answers:
+        assert "TransportError" in answer.kinds, answer.trace
 
 
 def stop_in_the_move(team, victim, version):
@@ -146,7 +147,7 @@ def test_a_receiver_that_stops_is_named_at_the_deadline_and_may_come_back(team):
     refit_once(team, 2, engines=(4, 5))
     team.go_on(3)
     woken = team.result(3)
-    assert woken.kinds[0] in ("TransportError", "TransferTimeout", "RendezvousError")
+    assert "TransportError" in woken.kinds, woken.trace
     assert team.values([3], programs.state_of) == [("torn", None)]
     team.values((4, 5), programs.close)
     refit_once(team, 3)
@@ -184,7 +185,7 @@ def test_a_new_source_takes_over_after_the_old_one_died_with_its_store(team):
     team.kill(0)
     others = [team.result(process) for process in (1, 2, 3)]
     for answer in others:
-        assert answer.kinds[0] in ("TransportError", "StoreGoneError", "RendezvousError")
+        assert "TransportError" in answer.kinds, answer.trace
         assert answer.seconds < PROMPT_S
     assert team.values(ENGINES, programs.state_of) == [("torn", None)] * 2
     team.kill(1)
@@ -287,10 +288,11 @@ def test_a_hundred_failed_refits_leave_nothing_behind(team, cause):
             team.start(3, programs.attempts, count, None)
         errors = [team.result(process, 100.0).get() for process in EVERYBODY]
         assert [len(each) for each in errors] == [count] * 4
-        return errors, team.values(EVERYBODY, programs.resources)
+        return errors
 
-    _, before = fail(20)
-    errors, after = fail(100)
+    fail(20)
+    before = team.values(EVERYBODY, programs.resources)
+    errors = fail(100)
     expected = {
         "plan": {"PlanError"},
         "verification": {"VerificationError"},
@@ -298,8 +300,5 @@ def test_a_hundred_failed_refits_leave_nothing_behind(team, cause):
         "array": {"LayoutError"},
     }[cause]
     assert {kind for each in errors for kind, _ in each} <= expected
-    for early, late in zip(before, after, strict=True):
-        assert late["resident"] - early["resident"] < 8 << 20
-        assert late["mappings"] - early["mappings"] < 10  # the heap of malloc may have grown
-        kept = ("descriptors", "threads", "python threads")
-        assert [late[name] for name in kept] == [early[name] for name in kept]
+    for process, early in enumerate(before):
+        team.values([process], programs.check_no_leak, early)
