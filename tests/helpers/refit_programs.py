@@ -293,7 +293,7 @@ def refit_until_error(desk: Desk) -> tuple[str, str, float, int]:
         except ReshardError as error:
             return type(error).__name__, str(error), time.monotonic(), count
         count += 1
-        if count in (1, 3):
+        if count == 3:
             tell("refitted")
 
 
