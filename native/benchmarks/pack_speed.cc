@@ -228,7 +228,7 @@ std::vector<Case> make_cases() {
       add("f32 as bf16", flat_f32, f32, bf16, 1.2);
       add("transposed f32 as bf16", transposed(4096, f32, 0), f32, bf16, 0);
     } else {
-      add("bf16 into f32", flat_f32, f32, bf16, 1.2);
+      add("bf16 into f32", flat_f32, f32, bf16, 0);
       add("bf16 into transposed f32", transposed(4096, f32, 0), f32, bf16, 0);
     }
   }
@@ -273,7 +273,9 @@ struct Measurement {
   std::vector<Timing> cases;  // of case i and cut j at i * kNumCuts + j
 };
 
-// All cases in turn, round after round, with memcpy among them.
+// All cases in turn, round after round, with memcpy among them. Every timed run follows an untimed
+// one of the same kind: what a run leaves unwritten in the caches, memcpy most of all, is paid for by
+// the next, so that must be one of its own.
 Measurement measure(const std::vector<Case>& cases, const Buffers& buffers,
                     const Options& options) {
   const int warm_ups = options.quick ? 1 : 5;
@@ -283,10 +285,12 @@ Measurement measure(const std::vector<Case>& cases, const Buffers& buffers,
   for (int round = -warm_ups; round < rounds; ++round) {
     for (std::size_t i = 0; i < times.size(); ++i) {
       if (i % 12 == 0) {
+        std::memcpy(buffers.memory, buffers.wire, static_cast<std::size_t>(kPayload));
         const double begin = seconds(options);
         std::memcpy(buffers.memory, buffers.wire, static_cast<std::size_t>(kPayload));
         if (round >= 0) copy_times.push_back(seconds(options) - begin);
       }
+      run_case(cases[i / kNumCuts], kCuts[i % kNumCuts], buffers);
       const double begin = seconds(options);
       run_case(cases[i / kNumCuts], kCuts[i % kNumCuts], buffers);
       if (round >= 0) times[i].push_back(seconds(options) - begin);
