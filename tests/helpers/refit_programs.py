@@ -13,7 +13,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +31,14 @@ __all__ = [
     "attempts",
     "check",
     "check_no_leak",
+    "check_numbers",
     "close",
     "close_end_only",
     "damage_buffers",
     "damage_buffers_in_place",
     "failing_attempts",
     "fill",
+    "fill_with_numbers",
     "memory_digest",
     "messages_received",
     "open_destination",
@@ -124,6 +126,28 @@ def fill(desk: Desk, version: int) -> None:
             if (rank, spec.name) in desk.arrays:
                 bits = as_bits(desk.arrays[rank, spec.name])
                 bits[...] = _expected(desk, spec, rank, values)
+
+
+def fill_with_numbers(desk: Desk) -> None:
+    """Writes small whole numbers that follow from the index, which every float type can hold."""
+    for key, numbers in _numbers(desk):
+        desk.arrays[key][...] = numbers
+
+
+def check_numbers(desk: Desk) -> bool:
+    """Says whether the arrays hold what `fill_with_numbers` writes, whatever their type."""
+    return all(
+        np.array_equal(desk.arrays[key].astype(np.float64), numbers)
+        for key, numbers in _numbers(desk)
+    )
+
+
+def _numbers(desk: Desk) -> Iterator[tuple[tuple[int, str], Array]]:
+    for spec in desk.specs:
+        for rank in desk.ranks:
+            if (rank, spec.name) in desk.arrays:
+                ((_, at),) = oracle.canonical_places(spec, rank).items()
+                yield (rank, spec.name), at % 13 - 6
 
 
 def _expected(desk: Desk, spec: TensorSpec, rank: int, values: dict[str, Array]) -> Array:

@@ -7,7 +7,7 @@ from helpers import refit_programs as programs
 from helpers.refit_models import Program, fsdp_side, open_all, tp_side
 from helpers.team import Team
 
-from reshard import Box, BoxLayout, Layout, Mesh, Shard, TensorSpec
+from reshard import Box, BoxLayout, DType, Layout, Mesh, Shard, TensorSpec
 
 pytestmark = pytest.mark.processes
 
@@ -168,6 +168,30 @@ def test_a_refit_without_verification_is_told_apart(everybody):
     assert_holds(team, [2, 3], 1)
     reports = refit_once(team, [0, 1], [2, 3], 2)
     assert [report.is_verified for report in reports] == [True] * 4
+
+
+@pytest.mark.parametrize("is_said_by", ["source", "engine"])
+def test_types_are_cast_where_a_rule_says_so(everybody, is_said_by):
+    team = everybody
+    casts = {"casts": [("float32", "bfloat16"), ("float32", "float8_e4m3fn")]}
+    rows, columns = Layout(Mesh.of(fsdp=2), (Shard(0),)), Layout(Mesh.of(tp=2), (Shard(1),))
+    names = {"a": DType.BFLOAT16, "b": DType.FLOAT32, "c": DType.FLOAT8_E4M3FN}
+    src = [TensorSpec(name, (50, 30), DType.FLOAT32, rows) for name in names]
+    dst = [TensorSpec(name, (50, 30), dtype, columns) for name, dtype in names.items()]
+    open_all(
+        team,
+        Program([0, 1], src, options=casts if is_said_by == "source" else {}),
+        [Program([2, 3], dst, options=casts if is_said_by == "engine" else {})],
+    )
+    team.values([0, 1], programs.fill_with_numbers)
+    for process in (2, 3):
+        team.start(process, programs.refit)
+    reports = team.values([0, 1], programs.publish, 1)
+    for process in (2, 3):
+        team.result(process).get()
+    assert team.values([2, 3], programs.check_numbers) == [True] * 2
+    assert reports[0].nbytes == 50 * 30 * (2 + 4 + 1)
+    assert reports[0].is_verified
 
 
 @pytest.mark.parametrize("num_layers", [1, 40])

@@ -231,6 +231,18 @@ def test_processes_that_describe_a_tensor_differently(team):
     )
 
 
+@pytest.mark.parametrize("process", [1, 3])
+def test_tensors_that_changed_on_one_process_only(team, process):
+    open_all(team, Program(SOURCES, fsdp_side(2)), [Program(ENGINES, tp_side(2))])
+    team.values(SOURCES, programs.fill, 1)
+    assert [answer.get().version for answer in attempt(team, 1)] == [1] * 4
+    side = fsdp_side(2) if process in SOURCES else tp_side(2)
+    team.values([process], programs.replace_specs, changed(side, "embed", dtype=DType.FLOAT16))
+    answers = assert_untouched_by(team, lambda: attempt(team, 2))
+    words = "embed:", "process 0 says dtype bfloat16, process 1 says float16"
+    assert_refused(team, answers, "LayoutError", *words)
+
+
 def test_plans_that_differ(team):
     open_all(team, Program(SOURCES, fsdp_side(2)), [Program(ENGINES, tp_side(2))])
     team.values(SOURCES, programs.fill, 1)
