@@ -274,8 +274,8 @@ struct Measurement {
 };
 
 // All cases in turn, round after round, with memcpy among them. Every timed run follows an untimed
-// one of the same kind: what a run leaves unwritten in the caches, memcpy most of all, is paid for by
-// the next, so that must be one of its own.
+// one of the same kind: what a run leaves unwritten in the caches, memcpy most of all, is paid for
+// by the next, so that must be one of its own.
 Measurement measure(const std::vector<Case>& cases, const Buffers& buffers,
                     const Options& options) {
   const int warm_ups = options.quick ? 1 : 5;
