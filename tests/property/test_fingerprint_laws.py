@@ -104,8 +104,7 @@ def test_one_flipped_bit_is_found_and_named(problem, random):
     related = [
         pair
         for pair in plan.pairs
-        if spec is (pair.src, pair.dst)[side]
-        and set(part.names) & set(names_at_destination(pair))
+        if spec is (pair.src, pair.dst)[side] and set(part.names) & set(names_at_destination(pair))
     ]
     moved = {p.name for p in related if places[at] in stored_by_destination(problem, p)}
     assume(moved)
