@@ -5,10 +5,10 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from reshard.dtypes import DType
 from reshard.errors import LayoutError
+from reshard.overlap import share_bytes
 from reshard.tensor_spec import TensorSpec
 
 __all__ = ["Buffer", "BufferChecks", "BufferKey", "BufferSnapshot", "check_buffers"]
@@ -62,6 +62,10 @@ class Buffer:
         return low, high + self.dtype.itemsize
 
 
+_Span = tuple[int, int, BufferKey, Buffer]
+"""First and one-past-last address of an array, and whose it is."""
+
+
 class BufferSnapshot:
     """Remembers which buffers a mapping had, without keeping them or their memory alive."""
 
@@ -97,7 +101,7 @@ class BufferChecks:
 
     def check(self, buffers: Mapping[BufferKey, Buffer]) -> None:
         """Raises LayoutError naming tensor, rank, both values and the remedy."""
-        spans: list[tuple[int, int, BufferKey]] = []
+        spans: list[_Span] = []
         for key, shape, spec in self._expected:
             buffer = buffers.get(key)
             if buffer is None or buffer.shape != shape or buffer.dtype is not spec.dtype:
@@ -105,15 +109,15 @@ class BufferChecks:
             elif self._writes and not buffer.is_empty:
                 _check_writable(spec, key[0], buffer)
                 low, high = buffer.extent
-                spans.append((buffer.address + low, buffer.address + high, key))
-        spans.sort()
-        for (_, end, first), (start, _, second) in pairwise(spans):
-            if start < end:
-                raise LayoutError(
-                    f"destination arrays {first[1]} (rank {first[0]}) and {second[1]} (rank "
-                    f"{second[0]}) overlap in memory. Declare one storage once, with the other "
-                    "name as an alias, or give disjoint arrays."
-                )
+                spans.append((buffer.address + low, buffer.address + high, key, buffer))
+        spans.sort(key=lambda span: span[:2])
+        active: list[_Span] = []
+        for span in spans:
+            active = [other for other in active if other[1] > span[0]]
+            for other in active:
+                if share_bytes(other[3], span[3]):
+                    raise LayoutError(_overlap_text(other[2], span[2]))
+            active.append(span)
 
     def _refuse(
         self, spec: TensorSpec, rank: int, shape: tuple[int, ...], buffer: Buffer | None
@@ -136,6 +140,14 @@ class BufferChecks:
             f"{spec.name}: the local array of rank {rank} is {buffer.dtype}, the spec says "
             f"{spec.dtype}. Give both the same dtype; a refit casts only where a rule says so."
         )
+
+
+def _overlap_text(first: BufferKey, second: BufferKey) -> str:
+    return (
+        f"destination arrays {first[1]} (rank {first[0]}) and {second[1]} (rank {second[0]}) "
+        "overlap in memory. Declare one storage once, with the other name as an alias, or give "
+        "disjoint arrays."
+    )
 
 
 def _check_writable(spec: TensorSpec, rank: int, buffer: Buffer) -> None:

@@ -19,8 +19,8 @@ LAYERS = {
         "reference_planner", "schedule", "spec_codec", "spec_merge", "plan_text", "plan",
     },
     "memory and border": {
-        "buffers", "_native", "_native_bindings", "fingerprint", "program_table", "verification",
-        "local_program", "environment", "versions",
+        "buffers", "overlap", "_native", "_native_bindings", "fingerprint", "program_table",
+        "verification", "local_program", "environment", "versions",
     },
     "control": {
         "addresses", "token_keys", "control_messages", "error_report", "group", "registry",

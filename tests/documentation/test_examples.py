@@ -1,4 +1,4 @@
-"""What tables of pages and docstrings show holds: forms parse, names exist, links lead somewhere."""
+"""What pages and docstrings show holds: forms parse, names exist, links lead somewhere."""
 
 from __future__ import annotations
 

@@ -140,6 +140,25 @@ def test_destination_arrays_have_memory_of_their_own():
     check_buffers(specs, [0], overlapping, writes=False)
 
 
+def test_destination_arrays_may_alternate_in_one_memory():
+    memory = np.zeros((3, 8), np.float32)
+    columns = buffers(0, a=buffer_of_array(memory[:, :4]), b=buffer_of_array(memory[:, 4:]))
+    check_buffers(SPECS, [0], columns, writes=True)
+    shared = buffers(0, a=buffer_of_array(memory[:, :4]), b=buffer_of_array(memory[:, 3:7]))
+    with pytest.raises(LayoutError, match="overlap in memory"):
+        check_buffers(SPECS, [0], shared, writes=True)
+
+
+def test_every_array_is_compared_and_not_only_its_neighbour():
+    memory = np.zeros((3, 12), np.float32)
+    specs = [TensorSpec(name, (5, 4), DType.FLOAT32, ROWS) for name in "abc"]
+    given = {
+        (0, n): buffer_of_array(memory[:, k : k + 4]) for n, k in zip("abc", (0, 4, 2), strict=True)
+    }
+    with pytest.raises(LayoutError, match="overlap in memory"):
+        check_buffers(specs, [0], given, writes=True)
+
+
 def test_arrays_without_elements_need_not_be_given():
     spec = TensorSpec("a", (1, 4), DType.FLOAT32, ROWS)
     check_buffers([spec], [1], {}, writes=True)
