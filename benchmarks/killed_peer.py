@@ -183,7 +183,7 @@ def _typical_seconds(team: Team, method: str) -> float:
     """Returns the time of a refit once everything is set up."""
     seconds: list[float] = []
     for _ in range(3):
-        rounds: list[RankRound] = team.call("refit", method, 0.0)
+        rounds: list[RankRound] = team.call("refit", method, 0.0, 1)
         seconds.append(max(r.ended for r in rounds) - max(r.started for r in rounds))
     return min(seconds)
 

@@ -2,7 +2,8 @@
 
 The native program verifies every case element by element before it times it, and compares with
 memcpy in the same process on one thread. A case is cut in three ways: `whole` is one call for all
-of it, which is what the targets are about; the others show what the executor's chunks cost.
+of it; `chunked` is one call per chunk of the executor's size, which is what the targets are about;
+`slots` has the chunks pass through the slots of a ring.
 """
 
 from __future__ import annotations

@@ -80,6 +80,9 @@ def print_refits(results: RefitResults) -> None:
         for method in case.methods:
             for complaint in method.complaints[:3]:
                 print(f"  {method.method} WRONG: {complaint}")
+            if method.back_to_back:
+                spread = _milliseconds(method.back_to_back)
+                print(f"  {method.method}, refits without a pause between them: {spread} ms each")
             if method.first_note:
                 print(f"  {method.method}, first refit: {method.first_note}")
                 print(f"  {method.method}, last refit: {method.last_note}")

@@ -42,8 +42,9 @@ class MethodResult:
 
     Memory is the largest of any process of the side, beyond its own shards; `outside_bytes` is what
     lies in files in shared memory or in processes of the method's own. `verified` means that every
-    bit of every destination was right. The notes are what the method says about its first and its
-    last refit.
+    bit of every destination was right. `back_to_back` is the time per refit where many follow each
+    other without a pause; None where that was not measured. The notes are what the method says
+    about its first and its last refit.
     """
 
     method: str
@@ -54,6 +55,7 @@ class MethodResult:
     first_s: float
     seconds: Spread
     cpu_seconds: Spread
+    back_to_back: Spread | None
     source_extra_bytes: int
     destination_extra_bytes: int
     outside_bytes: int

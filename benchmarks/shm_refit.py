@@ -33,16 +33,22 @@ __all__ = ["FULL", "QUICK", "Case", "main", "measure"]
 # Between the last process's readiness and the common start, so that none is late.
 _LEAD_S = 0.02
 _ROUND_LIMIT_S = 120.0
+_BURST_TURNS = 5
 _SHARED_MEMORY = pathlib.Path("/dev/shm")
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A workload, a layout pair and how often to time it."""
+    """A workload, a layout pair and how often to time it.
+
+    Attributes:
+        burst: refits in one go that are timed together as well, 0 for none.
+    """
 
     workload: str
     pair: str
     repetitions: int
+    burst: int = 0
 
 
 FULL = (
@@ -50,7 +56,7 @@ FULL = (
     Case("dense-1.5g", "B", 5),
     Case("dense-1.5g", "C", 5),
     Case("tiny-1000", "A", 7),
-    Case("small-200", "A2", 30),
+    Case("small-200", "A2", 30, burst=50),
 )
 QUICK = (
     Case("dense-25m", "A", 2),
@@ -74,6 +80,7 @@ class _Measured:
     last_note: str = ""
     rehearsal: list[RankRound] = dataclasses.field(default_factory=list)
     rounds: list[list[RankRound]] = dataclasses.field(default_factory=list)
+    bursts: list[float] = dataclasses.field(default_factory=list)
 
 
 def measure(cases: list[Case], methods: list[str], command: str) -> RefitResults:
@@ -119,6 +126,8 @@ def _run_case(team: Team, case: Case, methods: list[str]) -> CaseResult:
         measured.append(_prepare(team, name, version))
     overlooked = _all(team.call("negative_control"))
     _time_in_turns(team, measured, case.repetitions)
+    if case.burst:
+        _time_bursts(team, measured, case.burst)
     for method in measured:
         method.last_note = team.call("note", method.name, ranks=[0])[0]
     measured[-1].complaints += _all(team.call("check"))
@@ -158,9 +167,19 @@ def _time_in_turns(team: Team, measured: list[_Measured], repetitions: int) -> N
             method.complaints += _all(team.call("check_samples"))
 
 
-def _round(team: Team, name: str) -> list[RankRound]:
+def _time_bursts(team: Team, measured: list[_Measured], count: int) -> None:
+    """Times refits that follow each other without a pause, in turns as well."""
+    for turn in range(_BURST_TURNS):
+        shift = turn % len(measured)
+        for method in measured[shift:] + measured[:shift]:
+            team.call("spoil_samples")
+            method.bursts.append(_seconds(_round(team, method.name, count)) / count)
+            method.complaints += _all(team.call("check_samples"))
+
+
+def _round(team: Team, name: str, count: int = 1) -> list[RankRound]:
     start_at = time.monotonic() + _LEAD_S
-    rounds: list[RankRound] = team.call("refit", name, start_at, timeout_s=_ROUND_LIMIT_S)
+    rounds: list[RankRound] = team.call("refit", name, start_at, count, timeout_s=_ROUND_LIMIT_S)
     return rounds
 
 
@@ -203,6 +222,7 @@ def _method_result(measured: _Measured, num_sources: int) -> MethodResult:
         first_s=_seconds(measured.first),
         seconds=Spread.of([_seconds(ranks) for ranks in measured.rounds]),
         cpu_seconds=Spread.of([sum(rank.cpu_s for rank in ranks) for ranks in measured.rounds]),
+        back_to_back=Spread.of(measured.bursts) if measured.bursts else None,
         source_extra_bytes=max(extra[:num_sources]),
         destination_extra_bytes=max(extra[num_sources:]),
         outside_bytes=measured.outside_bytes,

@@ -58,6 +58,15 @@ class EpochExchange:
         """The index of this member."""
         return self._go.process
 
+    @property
+    def hub(self) -> int:
+        """The member whose process hosts the store."""
+        return next(
+            index
+            for index, member in enumerate(self._go.members)
+            if member.role == "source" and member.process == 0
+        )
+
     def exchange(
         self,
         name: str,

@@ -31,6 +31,10 @@ class Exchange(Protocol):
     def process(self) -> int:
         """The index of this member."""
 
+    @property
+    def hub(self) -> int | None:
+        """The member through which all words go, so that none come once it died; None if none."""
+
     def exchange(
         self,
         name: str,
@@ -74,6 +78,7 @@ class SingleProcessExchange:
 
     num_processes = 1
     process = 0
+    hub = None
 
     def __init__(self) -> None:
         self._error: ErrorReport | None = None
@@ -102,6 +107,8 @@ class ThreadExchange:
     Example:
         >>> left, right = ThreadExchange.create(2)
     """
+
+    hub = None
 
     def __init__(self, board: _Board, process: int) -> None:
         self._board = board

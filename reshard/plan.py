@@ -30,8 +30,7 @@ class Plan:
     """What moves between two sides; made by `make_plan`, or `from_pairs` for several destinations.
 
     Ranks of both sides are numbered in one space: equal numbers are the same device, and what such
-        a
-    rank already holds is copied in place. Source and destination programs that are started apart
+    a rank already holds is copied in place. Source and destination programs that are started apart
     have different numbers (`TensorSpec.shifted`).
 
     Attributes:
@@ -87,6 +86,10 @@ class Plan:
     def nbytes(self, transfer: Transfer) -> int:
         """Returns the bytes of a transfer on the wire."""
         return transfer.num_elements * self.pairs[transfer.pair].wire_dtype.itemsize
+
+    def stored_bytes(self, rank: int) -> int:
+        """Returns the bytes on the wire that a rank stores of all destination tensors."""
+        return self._planner.stored_bytes(rank)
 
     def stream_bytes(self, ranks: Iterable[int] | None = None) -> dict[tuple[int, int], int]:
         """Returns bytes per (source rank, destination rank), without copies within a rank.

@@ -91,12 +91,28 @@ class Planner:
 
     def _prove(self, pair: TensorPair, position: int, legs: Legs) -> None:
         """Checks legs once; the planner keeps them, so that their identity stands for them."""
-        key = id(pair.geometry), position
-        expected = self._volumes.get(key)
-        if expected is None:
-            expected = self._volumes[key] = _stored_volume(pair, position)
-        _check_exact_cover(pair, position, expected, legs)
+        _check_exact_cover(pair, position, self._volume(pair, position), legs)
         self._proven[id(legs)] = legs
+
+    def stored_bytes(self, rank: int) -> int:
+        """Returns the wire bytes of all that a destination rank stores, repeats counted.
+
+        They follow from the rank's layouts, not from what it receives.
+        """
+        nbytes = 0
+        for pair in self._pairs:
+            position = pair.dst.layout.position(rank)
+            if position is not None:
+                nbytes += self._volume(pair, position) * pair.wire_dtype.itemsize
+        return nbytes
+
+    def _volume(self, pair: TensorPair, position: int) -> int:
+        """Returns how many elements a destination rank stores of a tensor."""
+        key = id(pair.geometry), position
+        volume = self._volumes.get(key)
+        if volume is None:
+            volume = self._volumes[key] = _stored_volume(pair, position)
+        return volume
 
     def _plan(self, pair: TensorPair) -> GeometryPlan:
         plan = self._plans.get(id(pair.geometry))

@@ -81,6 +81,9 @@ class RefitEnd:
         min_destinations: int = 1,
         timeout_s: float = 60.0,
     ) -> None:
+        # Loaded here, so that a missing library is told at once and not by the first refit.
+        import reshard._native  # noqa: F401
+
         configure_logging()
         self.timeout_s = timeout_s
         self._role: Role = role

@@ -22,6 +22,7 @@ __all__ = [
 
 DEFAULT_STAGING_BYTES = 64 << 20
 SLOTS_PER_RING = 4
+_LOCAL_SLOTS = 1  # for copies between ranks of one process that are strided at both ends
 _MAX_CHUNK_BYTES = 256 << 10
 _PAGE_BYTES = 4096
 
@@ -33,7 +34,7 @@ class Schedule:
     Attributes:
         chunk_bytes: bytes of one stream that one round carries, at most.
         num_rounds: chunks of the longest stream.
-        staging_bytes: memory that the busiest process needs for its rings.
+        staging_bytes: memory that the busiest process needs for its rings and copies inside.
     """
 
     chunk_bytes: int
@@ -51,12 +52,12 @@ def chunk_bytes_for(num_rings: int, staging_bytes: int) -> int:
     Raises:
         PlanError: if not even one memory page per slot fits.
     """
-    slots = max(1, num_rings) * SLOTS_PER_RING
+    slots = num_rings * SLOTS_PER_RING + _LOCAL_SLOTS
     chunk = min(_MAX_CHUNK_BYTES, staging_bytes // slots // _PAGE_BYTES * _PAGE_BYTES)
     if chunk < _PAGE_BYTES:
         raise PlanError(
             f"staging_bytes={staging_bytes} is too small for {num_rings} rings of {SLOTS_PER_RING} "
-            f"slots: give at least {slots * _PAGE_BYTES}."
+            f"slots and one slot for copies inside: give at least {slots * _PAGE_BYTES}."
         )
     return chunk
 
@@ -77,4 +78,5 @@ def make_schedule(
     most = max(num_rings.values(), default=0)
     chunk = chunk_bytes_for(most, staging_bytes)
     longest = max(stream_bytes.values(), default=0)
-    return Schedule(chunk, -(-longest // chunk), most * SLOTS_PER_RING * chunk)
+    slots = most * SLOTS_PER_RING + _LOCAL_SLOTS
+    return Schedule(chunk, -(-longest // chunk), slots * chunk)

@@ -18,9 +18,7 @@ from reshard.contribution import Contribution, Roster, decode_all, make_epoch_pl
 from reshard.errors import PlanError, TransportError, VerificationError
 from reshard.exchange import Exchange
 from reshard.local_program import LocalProgram
-from reshard.logical_space import Side, pieces_of_rank
 from reshard.machine import check_one_machine
-from reshard.matching import TensorPair
 from reshard.outcome import Outcome, make_report
 from reshard.report import RefitReport
 from reshard.schedule import SLOTS_PER_RING, chunk_bytes_for
@@ -30,6 +28,7 @@ __all__ = ["Session"]
 
 _GAVE_UP = b""
 _CAUSE_S = 2.0
+_HUB_CAUSE_S = 0.02
 _SHORTEST_RUN_S = 1e-3
 
 
@@ -74,7 +73,7 @@ class Session:
         self._copy_rate = max(each.copy_rate for each in everybody)
         self.plan = make_epoch_plan(roster, everybody)
         self._local = LocalProgram(self.plan, self._ranks, rank_offset, src_buffers, dst_buffers)
-        self._bytes_held = sum(_bytes_held(pair, self._ranks) for pair in self.plan.pairs)
+        self._bytes_held = sum(self.plan.stored_bytes(rank) for rank in self._ranks)
         peers = self._peers()
         chunk = self._agree(exchange, len(peers[0]) + len(peers[1]), _left(deadline))
         self._chunk_bytes = chunk
@@ -186,7 +185,7 @@ class Session:
             "done",
             msgspec.msgpack.encode(outcome),
             timeout_s=_left(deadline),
-            while_waiting=self._liveness(),
+            while_waiting=self._liveness(exchange),
         )
         if _GAVE_UP in answers:
             name = self._roster.names[answers.index(_GAVE_UP)]
@@ -229,7 +228,7 @@ class Session:
             sums=sums,
         )
 
-    def _liveness(self) -> Callable[[], None] | None:
+    def _liveness(self, exchange: Exchange) -> Callable[[], None] | None:
         """Returns what watches the peers while this process waits for the others in an exchange."""
         if self._communicator is None:
             return None
@@ -243,7 +242,8 @@ class Session:
             except TransportError as error:
                 # Whoever gave up says why, and its word is on its way to the same exchange.
                 aborted_at.append(time.monotonic())
-                if not is_abort(error) or aborted_at[-1] - aborted_at[0] > _CAUSE_S:
+                patience = self._patience(exchange, error)
+                if not is_abort(error) or aborted_at[-1] - aborted_at[0] > patience:
                     raise
 
         return check
@@ -259,9 +259,24 @@ class Session:
 
         if is_abort(error):
             # A peer gave up first and says why; its word reaches this exchange within moments.
-            exchange.exchange("done", _GAVE_UP, timeout_s=_CAUSE_S)
+            until = time.monotonic() + self._patience(exchange, error)
+
+            def give_up() -> None:
+                if time.monotonic() > until:
+                    raise error
+
+            exchange.exchange("done", _GAVE_UP, timeout_s=_CAUSE_S, while_waiting=give_up)
         exchange.fail(error, culprit=self._process_of(error.peer))
         raise error
+
+    def _patience(self, exchange: Exchange, error: TransportError) -> float:
+        """Returns how long to wait for the word of whoever broke the run.
+
+        If the member that was lost carries the exchange, there will be none. The connection to it
+        tells so as well, but only when the kernel has freed the memory of its process.
+        """
+        lost = self._process_of(error.peer)
+        return _CAUSE_S if lost is None or lost != exchange.hub else _HUB_CAUSE_S
 
     def _process_of(self, rank: int | None) -> int | None:
         for process, ranks in enumerate(self._roster.ranks):
@@ -293,16 +308,6 @@ class Session:
         if communicator is not None:
             communicator.close()
         self._local.close()
-
-
-def _bytes_held(pair: TensorPair, ranks: Sequence[int]) -> int:
-    """Returns the wire bytes of all that these ranks store of a destination tensor."""
-    rows, ndim = pair.geometry.dst.rows, len(pair.geometry.space.shape)
-    side = Side(pair.dst.shape, pair.dst.layout, rows)
-    elements = sum(
-        piece.num_elements for rank in ranks for piece in pieces_of_rank(side, ndim, rank)
-    )
-    return elements * pair.wire_dtype.itemsize
 
 
 def _left(deadline: float) -> float:

@@ -22,8 +22,7 @@ class Source(RefitEnd):
     Arguments are those of `RefitEnd`, without the role. `group` may be left out.
 
     Example: see `reshard_torch.Source` and `reshard_jax.Source`, which make specs and buffers out
-        of
-    framework objects.
+    of framework objects.
     """
 
     def __init__(

@@ -36,6 +36,8 @@ class StoreExchange:
         num_processes: how many members there are.
     """
 
+    hub = None  # the store may be anybody's, and torch does not tell whose
+
     def __init__(self, store: Store, process: int, num_processes: int) -> None:
         self._store = _GuardedStore(store)
         self._process = process

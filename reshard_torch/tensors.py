@@ -84,8 +84,8 @@ class TensorSet:
 
     def mark_written(self) -> None:
         """Tells autograd that the memory of all tensors changed, as an in-place operation would."""
-        for tensor in self.tensors.values():
-            torch.autograd.graph.increment_version((tensor, raw_local(tensor)))
+        tensors = self.tensors.values()
+        torch.autograd.graph.increment_version([*tensors, *map(raw_local, tensors)])
 
     def check_unmoved(self) -> None:
         """Checks that the tensors are still where the buffers say.
@@ -93,13 +93,17 @@ class TensorSet:
         Raises:
             LayoutError: naming a tensor that got other memory meanwhile.
         """
-        for name, tensor in self.tensors.items():
-            local, buffer = raw_local(tensor), self._buffers[self.rank, name]
-            if not buffer.is_empty and local.data_ptr() != buffer.address:
+        before = [buffer.address for buffer in self._buffers.values()]
+        now = [raw_local(tensor).data_ptr() for tensor in self.tensors.values()]
+        if now == before:
+            return
+        for (_, name), address in zip(self._buffers, now, strict=True):
+            buffer = self._buffers[self.rank, name]
+            if not buffer.is_empty and address != buffer.address:
                 raise LayoutError(
-                    f"{name}: its memory moved from {buffer.address:#x} to {local.data_ptr():#x} "
-                    "during the refit, so it does not hold what arrived. Leave the tensors alone "
-                    "while a refit runs."
+                    f"{name}: its memory moved from {buffer.address:#x} to {address:#x} during the "
+                    "refit, so it does not hold what arrived. Leave the tensors alone while a "
+                    "refit runs."
                 )
 
 

@@ -28,7 +28,7 @@ class Checkpoint(Method):
 
     def set_up(self) -> None:
         """Wraps the shards in DTensors; no copies."""
-        self._state = self.case.as_dtensors()
+        self._state = self.case.dtensors
 
     def refit(self, version: int) -> None:
         """Saves on the source, waits for all of it, loads on the destination, in place."""

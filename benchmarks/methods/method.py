@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import datetime
+import functools
 import pathlib
 
 import torch
@@ -114,8 +115,9 @@ class RankCase:
         slices = region.slices_within(self.region(parameter))
         return self.tensors[parameter.name][slices]
 
-    def as_dtensors(self) -> dict[str, DTensor]:
-        """Returns the shards as DTensors over the mesh of this rank's side; no copies."""
+    @functools.cached_property
+    def dtensors(self) -> dict[str, DTensor]:
+        """The shards as DTensors over the mesh of this rank's side; no copies."""
         mesh = self.meshes[0 if self.is_source else 1]
         result = {}
         for parameter in self.workload.parameters:

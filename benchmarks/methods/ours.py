@@ -38,7 +38,7 @@ class Ours(Method):
         address = f"tcp://127.0.0.1:{self.agreed_port()}"
         end = adapter.Source if case.is_source else adapter.Destination
         group = case.groups.source if case.is_source else case.groups.destination
-        self._end = end(address, case.as_dtensors(), process_group=group)
+        self._end = end(address, case.dtensors, process_group=group)
 
     def refit(self, version: int) -> None:
         """Publishes on the source, refits on the destination."""

@@ -49,7 +49,7 @@ class TorchStore(Method):
 
     def set_up(self) -> None:
         """Starts the storage volumes, on the first case only."""
-        self._state = dict(self.case.as_dtensors())
+        self._state = dict(self.case.dtensors)
         if TorchStore._loop is None:
             TorchStore._loop = asyncio.new_event_loop()
             self._run(self._join())

@@ -21,7 +21,8 @@ void ChunkCopier::pack(const Chunk& chunk, const std::vector<std::byte*>& buffer
                        std::byte* message) {
   for_each_piece(chunk, [&](std::uint32_t, const Segment& piece) {
     const Operation& operation = program_.operations[piece.operation];
-    device_.pack(operation, piece, buffers[operation.buffer], message);
+    device_.pack(operation, piece, buffers[operation.buffer], message,
+                 /*is_read_next=*/true);
   });
 }
 

@@ -16,8 +16,9 @@ class Device {
   virtual ~Device() = default;
 
   // Elements of `segment` of `operation` from the buffer at `base` to the message at `message`.
+  // `is_read_next`: the message is a slot that is read at once, so it should stay in a cache.
   virtual void pack(const Operation& operation, const Segment& segment, const std::byte* base,
-                    std::byte* message) = 0;
+                    std::byte* message, bool is_read_next) = 0;
 
   // The reverse.
   virtual void unpack(const Operation& operation, const Segment& segment, std::byte* base,

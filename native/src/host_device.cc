@@ -7,9 +7,10 @@ namespace {
 class HostDevice final : public Device {
  public:
   void pack(const Operation& operation, const Segment& segment, const std::byte* base,
-            std::byte* message) override {
+            std::byte* message, bool is_read_next) override {
     reshard::pack(operation.box, base + operation.offset_bytes, operation.memory, operation.wire,
-                  segment.first, segment.count, message + segment.offset);
+                  segment.first, segment.count, message + segment.offset,
+                  is_read_next ? Stores::kCached : Stores::kStreaming);
   }
 
   void unpack(const Operation& operation, const Segment& segment, std::byte* base,

@@ -21,7 +21,7 @@ import numpy as np
 
 from helpers import oracle
 from helpers.patterns import Array, as_bits, as_dtype, bit_dtype, explain_mismatch, whole
-from helpers.ranks import tell
+from helpers.ranks import listen, tell
 from helpers.team import Desk
 from reshard import Destination, RefitReport, ReshardError, Source, TensorSpec
 from reshard import plan as plan_module
@@ -43,6 +43,7 @@ __all__ = [
     "messages_received",
     "open_destination",
     "open_source",
+    "pause_before_moving",
     "pretend_planner_version",
     "publish",
     "publish_filled",
@@ -60,6 +61,7 @@ __all__ = [
     "state_of",
     "stop_before_moving",
     "tell_and",
+    "tell_before_moving",
     "transpose_memory",
 ]
 
@@ -255,6 +257,19 @@ def repair_buffers(desk: Desk) -> None:
 def stop_before_moving(desk: Desk) -> None:
     """Makes the next refit stop this whole process when bytes are about to move."""
     _before_moving(desk, lambda: os.kill(os.getpid(), signal.SIGSTOP))
+
+
+def pause_before_moving(desk: Desk) -> None:
+    """Makes the next refit wait in this process, when bytes are about to move, until it is killed.
+
+    Unlike a process that stops, it goes on serving the store.
+    """
+    _before_moving(desk, listen)
+
+
+def tell_before_moving(desk: Desk) -> None:
+    """Makes the next refit tell the test when bytes are about to move in this process."""
+    _before_moving(desk, lambda: tell("moving"))
 
 
 def raise_before_moving(desk: Desk, message: str) -> None:

@@ -133,7 +133,7 @@ DO_NOT_FIT = {
         [W],
         [dataclasses.replace(W, layout=Layout(Mesh.of(x=2), (Shard(1),)))],
         {"staging_bytes": 30_000},
-        ("staging_bytes=30000 is too small", "give at least 32768"),
+        ("staging_bytes=30000 is too small", "give at least 36864"),
     ),
 }
 

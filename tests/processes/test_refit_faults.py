@@ -178,9 +178,11 @@ def test_a_new_source_takes_over_after_the_old_one_died_with_its_store(team):
     source = Program(SOURCES, big_source(2), options=SMALL_RINGS)
     open_all(team, source, [Program(ENGINES, big_engine(2))], address)
     refit_once(team, 1)
-    team.values([0], programs.stop_before_moving)
+    team.values([0], programs.pause_before_moving)
+    team.values([1, 2, 3], programs.tell_before_moving)
     start_refit(team, 2)
-    team.wait_until_stopped(0)
+    for process in (1, 2, 3):
+        team.wait_for_word(process, "moving")
     team.kill(0)
     others = [team.result(process) for process in (1, 2, 3)]
     for answer in others:

@@ -63,7 +63,8 @@ void LocalStreams::move(const Segment& from, const Segment& to,
   Segment at_zero = from;
   at_zero.offset = 0;
   if (is_dense(destination)) {
-    device_.pack(source, at_zero, source_base, dense_place(destination, to, destination_base));
+    device_.pack(source, at_zero, source_base, dense_place(destination, to, destination_base),
+                 /*is_read_next=*/false);
     return;
   }
   at_zero.first = to.first;
@@ -72,7 +73,7 @@ void LocalStreams::move(const Segment& from, const Segment& to,
     device_.unpack(destination, at_zero, destination_base, dense_place(source, from, source_base));
     return;
   }
-  device_.pack(source, from, source_base, bounce_.data());
+  device_.pack(source, from, source_base, bounce_.data(), /*is_read_next=*/true);
   device_.unpack(destination, to, destination_base, bounce_.data());
 }
 
