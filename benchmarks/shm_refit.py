@@ -127,7 +127,8 @@ def _run_case(team: Team, case: Case, methods: list[str]) -> CaseResult:
     overlooked = _all(team.call("negative_control"))
     _time_in_turns(team, measured, case.repetitions)
     if case.burst:
-        _time_bursts(team, measured, case.burst)
+        paced = [method for method in measured if METHODS[method.name].may_follow_at_once]
+        _time_bursts(team, paced, case.burst)
     for method in measured:
         method.last_note = team.call("note", method.name, ranks=[0])[0]
     measured[-1].complaints += _all(team.call("check"))

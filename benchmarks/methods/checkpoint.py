@@ -20,6 +20,7 @@ class Checkpoint(Method):
 
     name = "dcp"
     about = "torch DCP: save to /dev/shm, load into the other layout"
+    may_follow_at_once = False
 
     def __init__(self, case: RankCase) -> None:
         super().__init__(case)

@@ -137,6 +137,8 @@ class Method(abc.ABC):
     about: str
     # False where what set_up allocates is the trainer's weights themselves, put elsewhere.
     counts_set_up_memory = True
+    # False where the next refit may overwrite what a destination still reads of this one.
+    may_follow_at_once = True
 
     def __init__(self, case: RankCase) -> None:
         self.case = case

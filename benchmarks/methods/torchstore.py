@@ -26,6 +26,7 @@ class TorchStore(Method):
 
     name = "torchstore"
     about = "torchstore put_state_dict + get_state_dict, shared memory, one volume per rank"
+    may_follow_at_once = False
 
     # A process can join a store only once; None before.
     _loop: asyncio.AbstractEventLoop | None = None
