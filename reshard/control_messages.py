@@ -28,6 +28,7 @@ __all__ = [
     "MessageError",
     "Post",
     "ProtocolVersionError",
+    "Refuse",
     "Reply",
     "Request",
     "Role",
@@ -166,6 +167,16 @@ class Bye(_Message, frozen=True, tag=6):
     """Leaves; the whole program leaves with the process."""
 
 
+class Refuse(_Message, frozen=True, tag=7):
+    """Says why the process takes no part in the next refit; has no reply.
+
+    Whoever waits for that refit, or comes to it before the process begins again, gets the error,
+    once.
+    """
+
+    error: ErrorReport
+
+
 class Welcome(_Message, frozen=True, tag=64):
     """Answers `Hello`: the largest frame that the store accepts."""
 
@@ -208,7 +219,7 @@ class Unknown(_Message, frozen=True, tag=69):
     """Answers a request of a connection that did not say hello to this store."""
 
 
-Request: TypeAlias = Hello | Begin | Post | Fail | Withdraw | Bye
+Request: TypeAlias = Hello | Begin | Post | Fail | Withdraw | Bye | Refuse
 Reply: TypeAlias = Welcome | Started | Gathered | Done | Failed | Unknown
 
 _encoder = msgspec.msgpack.Encoder()

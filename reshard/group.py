@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from reshard.control_messages import Member
+from reshard.error_report import ErrorReport
 
-__all__ = ["Group", "Process", "Waiting"]
+__all__ = ["Group", "Process", "Refusal", "Waiting"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -30,6 +31,19 @@ class Waiting:
     payload: bytes
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Refusal:
+    """A process takes no part in the next refit.
+
+    Attributes:
+        report: why, for all others.
+        told: connections that have got it.
+    """
+
+    report: ErrorReport
+    told: set[bytes]
+
+
 @dataclasses.dataclass(slots=True, eq=False)
 class Process:
     """One connected process.
@@ -41,6 +55,7 @@ class Process:
         incarnation: number of its registration, new each time; 0 while it is not registered.
         waiting: its unanswered `Begin`.
         started_request: number of the `Begin` that was answered last.
+        refusal: why it takes no part in the next refit; None once it begins again.
     """
 
     connection: bytes
@@ -49,6 +64,7 @@ class Process:
     incarnation: int = 0
     waiting: Waiting | None = None
     started_request: int = -1
+    refusal: Refusal | None = None
 
 
 class Group:

@@ -36,6 +36,7 @@ from reshard.control_messages import (
     Gathered,
     Hello,
     Post,
+    Refuse,
     Reply,
     Request,
     Started,
@@ -45,7 +46,7 @@ from reshard.control_messages import (
 )
 from reshard.epoch import Epoch, PostRecord
 from reshard.error_report import ErrorReport
-from reshard.group import Group, Process, Waiting
+from reshard.group import Group, Process, Refusal, Waiting
 from reshard.registry import Registry, join_texts
 
 __all__ = ["Membership", "Outgoing"]
@@ -112,6 +113,8 @@ class Membership:
             self._fail(process, request)
         elif isinstance(request, Withdraw):
             self._withdraw(process, request, now)
+        elif isinstance(request, Refuse):
+            self._refuse(process, request)
         elif isinstance(request, Bye):
             self._outbox.append(Outgoing(connection, Done(request=request.request)))
             self.lose(connection, "left", now)
@@ -154,7 +157,8 @@ class Membership:
             if any(now >= wait.deadline for wait in waits):
                 self._time_out_group(group, min(wait.started for wait in waits), now)
         self._form_refit()
-        self._find_next_deadline()
+        exchange_deadline = math.inf if self._epoch is None else self._epoch.deadline
+        self.next_deadline = min(exchange_deadline, self._registry.first_deadline)
 
     def close(self, reason: str) -> None:
         """Gives an error to everybody who waits; the store ends."""
@@ -177,11 +181,9 @@ class Membership:
         self._outbox.append(Outgoing(connection, welcome))
 
     def _begin(self, process: Process, request: Begin, payload: bytes, now: float) -> None:
-        group, epoch = process.group, self._epoch
-        if epoch is not None and (index := epoch.index_of(process)) is not None:
-            complaint = epoch.leave(index)
-            if complaint is not None:
-                self._close_epoch(epoch, _report(complaint, index))
+        group = process.group
+        self._leave_epoch(process)
+        process.refusal = None
         if not process.incarnation:
             refusal = group.refusal_of(process.member)
             if refusal is not None:
@@ -191,6 +193,9 @@ class Membership:
             self._registry.register(process)
         if group.role == "source" and not self._check_version(process, request):
             return
+        if (report := self._registry.take_refusal(process)) is not None:
+            self._answer_error(process, request.request, report)
+            return
         deadline = now + request.timeout_s
         group.start_waiting(
             process,
@@ -198,6 +203,25 @@ class Membership:
         )
         self.next_deadline = min(self.next_deadline, deadline)
         self._form_refit()
+
+    def _refuse(self, process: Process, request: Refuse) -> None:
+        """Ends the wait of everybody for a refit that a process cannot take part in."""
+        self._leave_epoch(process)
+        process.group.stop_waiting(process)
+        text = f"{process.member.describe()}: {request.error.message}"
+        report = msgspec.structs.replace(request.error, message=text)
+        told = {other.connection for other in self._registry.waiting()}
+        process.refusal = Refusal(report, {process.connection, *told})
+        # A program that was dropped is missed by its own processes only.
+        self._fail_waiting(self._registry if process.incarnation else [process.group], report)
+
+    def _leave_epoch(self, process: Process) -> None:
+        """Notes that a process is through with its refit; others may not wait for it there."""
+        epoch = self._epoch
+        if epoch is not None and (index := epoch.index_of(process)) is not None:
+            complaint = epoch.leave(index)
+            if complaint is not None:
+                self._close_epoch(epoch, _report(complaint, index))
 
     def _check_version(self, process: Process, request: Begin) -> bool:
         """Refuses a version that falls, or that differs between the source's processes."""
@@ -369,13 +393,6 @@ class Membership:
     def _timeout(self, text: str, now: float) -> ErrorReport:
         departures = self._registry.describe_departures(now)
         return ErrorReport("TransferTimeout", f"{text}{departures}{self.remark}")
-
-    def _find_next_deadline(self) -> None:
-        self.next_deadline = math.inf if self._epoch is None else self._epoch.deadline
-        for group in self._registry:
-            for process in group.processes:
-                if process.waiting is not None:
-                    self.next_deadline = min(self.next_deadline, process.waiting.deadline)
 
 
 def _report(text: str, process: int | None = None) -> ErrorReport:

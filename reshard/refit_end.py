@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -27,6 +28,7 @@ from reshard.tensor_spec import TensorSpec
 __all__ = ["RefitEnd", "place_members"]
 
 _logger = logging.getLogger("reshard")
+_REFUSE_S = 2.0  # for the store to be there, where this process has not met it yet
 
 
 class _Beginning(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -154,6 +156,33 @@ class RefitEnd:
             )
             self._checked = None
             self._drop_session()
+
+    @contextmanager
+    def telling_others(self) -> Iterator[None]:
+        """What fails in here, before `publish` or `refit`, fails the others' call as well.
+
+        Without it they would wait for this process until their deadline. Whoever prepares buffers
+        does so in here. The error itself goes on unchanged.
+
+        Example:
+            >>> with source.telling_others():
+            ...     buffers = read_my_arrays()
+            >>> source.publish(buffers, version=1)
+        """
+        try:
+            yield
+        except Exception as error:
+            self._refuse(error)
+            raise
+
+    def _refuse(self, error: Exception) -> None:
+        if self._has_left:
+            return
+        try:
+            self._rendezvous.refuse(error, timeout_s=min(self.timeout_s, _REFUSE_S))
+        except ReshardError as trouble:
+            # The error at hand is the one to raise.
+            _logger.warning("%s: the others were not told: %s", self._role, trouble)
 
     def close(self) -> None:
         """Leaves and frees everything; closing twice is fine."""

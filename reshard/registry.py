@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import collections
+import math
 from collections.abc import Iterable, Iterator
 from typing import Final
 
 from reshard.control_messages import Hello
+from reshard.error_report import ErrorReport
 from reshard.group import Group, Process
 
 __all__ = ["Registry", "join_texts"]
@@ -89,6 +91,26 @@ class Registry:
         """Unregisters a whole program; its processes stay connected and may begin again."""
         for process in group.processes:
             group.unregister(process)
+
+    def waiting(self) -> list[Process]:
+        """Returns the processes that wait for a refit."""
+        return [p for group in self for p in group.processes if p.waiting is not None]
+
+    @property
+    def first_deadline(self) -> float:
+        """The earliest time at which a process gives up waiting for a refit; may be infinite."""
+        waits = [process.waiting for group in self for process in group.processes]
+        return min((wait.deadline for wait in waits if wait is not None), default=math.inf)
+
+    def take_refusal(self, process: Process) -> ErrorReport | None:
+        """Returns why a refit that a process begins cannot be, if it has not been told yet."""
+        for group in self:
+            for other in group.processes:
+                refusal = other.refusal
+                if refusal is not None and process.connection not in refusal.told:
+                    refusal.told.add(process.connection)
+                    return refusal.report
+        return None
 
     def ready_processes(self) -> list[Process] | None:
         """Returns the members of the next refit, or None while somebody is missing.

@@ -28,12 +28,14 @@ from reshard.control_messages import (
     Bye,
     Hello,
     Member,
+    Refuse,
     Role,
     Started,
     Welcome,
     Withdraw,
 )
 from reshard.epoch_exchange import GRACE_S, EpochExchange, Go, check_timeout, expect
+from reshard.error_report import report_error
 from reshard.errors import RendezvousError, TransportError
 from reshard.store import StoreClient, StoreGoneError
 from reshard.store_server import DEFAULT_MAX_MESSAGE_BYTES
@@ -167,6 +169,19 @@ class Rendezvous:
                 client.notify(Withdraw(request=request.request))
         started = expect(reply, Started)
         return self._note(started, tuple(payloads))
+
+    def refuse(self, error: BaseException, *, timeout_s: float) -> None:
+        """Tells all others why this process takes no part in the next refit; see `Refuse`.
+
+        Args:
+            error: what is wrong here; a class of `reshard.errors` arrives as itself.
+            timeout_s: how long to wait for the store if this process is not registered.
+
+        Raises:
+            RendezvousError: the store is not there.
+        """
+        client = self._registered_client(timeout_s, None)
+        client.notify(Refuse(request=client.new_request(), error=report_error(error)))
 
     def exchange_of(self, go: Go) -> EpochExchange:
         """Returns the exchange among the members of a refit."""

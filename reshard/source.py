@@ -80,11 +80,12 @@ class Source(RefitEnd):
 
         Collective: every process of the source, and `refit` on every process of every destination.
         """
-        if version <= self._version:
-            raise LayoutError(
-                f"version {version} was published before (last was {self._version}). "
-                "Versions have to grow."
-            )
+        with self.telling_others():
+            if version <= self._version:
+                raise LayoutError(
+                    f"version {version} was published before (last was {self._version}). "
+                    "Versions have to grow."
+                )
         report = self._take_part(buffers, version=version, verify=verify, timeout_s=timeout_s)
         self._version = version
         return report

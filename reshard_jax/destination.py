@@ -132,7 +132,8 @@ class Destination:
 
         Collective: every process of the JAX job, outside jit.
         """
-        received = ReceiveBuffers(self._description, self._initial)
+        with self._end.telling_others():
+            received = ReceiveBuffers(self._description, self._initial)
         try:
             report = self._end.refit(received.buffers, timeout_s=timeout_s)
             params = self._tree.with_values(received.to_arrays())

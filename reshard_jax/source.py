@@ -139,12 +139,13 @@ class Source:
 
         Collective: every process of the JAX job, with the same tree, outside jit.
         """
-        tree = NamedTree(params, self._leaves)
-        for name, value in zip(tree.names, tree.values, strict=True):
-            if not is_array(value):
-                raise LayoutError(f"{name}: only described, not there. Publish arrays.")
-        self._follow(tree)
-        buffers = source_buffers(self._description, tree.values)
+        with self._end.telling_others():
+            tree = NamedTree(params, self._leaves)
+            for name, value in zip(tree.names, tree.values, strict=True):
+                if not is_array(value):
+                    raise LayoutError(f"{name}: only described, not there. Publish arrays.")
+            self._follow(tree)
+            buffers = source_buffers(self._description, tree.values)
         try:
             return self._end.publish(buffers, version=version, verify=verify, timeout_s=timeout_s)
         finally:

@@ -123,10 +123,12 @@ class Destination:
 
         Collective: every rank of every destination, and `publish` on every rank of the source.
         """
-        current = self._reader.read(self._tensors)
-        self._end.replace_specs(current.specs)
+        with self._end.telling_others():
+            current = self._reader.read(self._tensors)
+            self._end.replace_specs(current.specs)
+            buffers = current.buffers()
         try:
-            report = self._end.refit(current.buffers(), timeout_s=timeout_s)
+            report = self._end.refit(buffers, timeout_s=timeout_s)
         finally:
             current.mark_written()
         current.check_unmoved()

@@ -123,11 +123,11 @@ class Source:
         """
         if tensors is not None:
             self._tensors = tensors
-        current = self._reader.read(self._tensors)
-        self._end.replace_specs(current.specs)
-        return self._end.publish(
-            current.buffers(), version=version, verify=verify, timeout_s=timeout_s
-        )
+        with self._end.telling_others():
+            current = self._reader.read(self._tensors)
+            self._end.replace_specs(current.specs)
+            buffers = current.buffers()
+        return self._end.publish(buffers, version=version, verify=verify, timeout_s=timeout_s)
 
     def describe_plan(self) -> str:
         """Returns the summary of the current plan; there is one after the first refit."""

@@ -23,7 +23,7 @@ from helpers import oracle
 from helpers.patterns import Array, as_bits, as_dtype, bit_dtype, explain_mismatch, whole
 from helpers.ranks import listen, tell
 from helpers.team import Desk
-from reshard import Destination, RefitReport, ReshardError, Source, TensorSpec
+from reshard import Destination, LayoutError, RefitReport, ReshardError, Source, TensorSpec
 from reshard import plan as plan_module
 from reshard.loopback import buffer_of_array
 
@@ -36,6 +36,7 @@ __all__ = [
     "close_end_only",
     "damage_buffers",
     "damage_buffers_in_place",
+    "fail_to_prepare",
     "failing_attempts",
     "fill",
     "fill_with_numbers",
@@ -257,6 +258,12 @@ def repair_buffers(desk: Desk) -> None:
 def stop_before_moving(desk: Desk) -> None:
     """Makes the next refit stop this whole process when bytes are about to move."""
     _before_moving(desk, lambda: os.kill(os.getpid(), signal.SIGSTOP))
+
+
+def fail_to_prepare(desk: Desk, message: str) -> None:
+    """Fails while the buffers of the next refit are made."""
+    with desk.end.telling_others():
+        raise LayoutError(message)
 
 
 def pause_before_moving(desk: Desk) -> None:

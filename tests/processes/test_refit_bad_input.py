@@ -306,6 +306,31 @@ def test_a_process_that_never_comes_is_named_on_all_others(team, silent):
     assert team.values(ENGINES, programs.state_of) == [("ready", 1)] * 2
 
 
+@pytest.mark.parametrize("failing", [0, 1, 3])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_what_fails_before_the_call_fails_it_on_all_others(team, failing, is_first):
+    open_all(team, Program(SOURCES, fsdp_side(2)), [Program(ENGINES, tp_side(2))])
+    if not is_first:
+        assert [answer.get().version for answer in attempt(team, 1)] == [1] * 4
+    team.values(SOURCES, programs.fill, 2)
+    team.start(failing, programs.fail_to_prepare, "w is nowhere")
+    for process in EVERYBODY:
+        if process in ENGINES and process != failing:
+            team.start(process, programs.refit)
+        elif process != failing:
+            team.start(process, programs.publish, 2)
+    for process in EVERYBODY:
+        answer = team.result(process)
+        assert answer.kinds[0] == "LayoutError", answer.trace
+        assert "w is nowhere" in answer.message
+        if process != failing:
+            assert f"process {failing % 2} " in answer.message
+        assert answer.seconds < 10.0
+    before = ("empty", None) if is_first else ("ready", 1)
+    assert team.values(ENGINES, programs.state_of) == [before] * 2
+    assert [answer.get().version for answer in attempt(team, 2)] == [2] * 4
+
+
 @pytest.mark.parametrize("absent", [1, 3])
 def test_a_process_that_was_never_started_is_named(team, absent):
     source, engine = Program(SOURCES, fsdp_side(2)), Program(ENGINES, tp_side(2))

@@ -221,6 +221,30 @@ def test_changed_placements_are_planned_anew_and_wrong_ones_refused(team: TorchT
     assert team.run(_changes_layout) == ["published"] * 4 + ["refitted"] * 2
 
 
+def _one_rank_has_no_tensor(program: int) -> str:
+    rank = dist.get_rank()
+    if program == SOURCE:
+        with open_source({"w": _placed(1, 0)}) as source:
+            given = {"w": None} if rank == 2 else {"w": _placed(1, 0)}
+            with pytest.raises(LayoutError, match="w: NoneType is not a tensor") as caught:
+                source.publish(given, version=1)
+            source.publish({"w": _placed(1, 0)}, version=1)
+    else:
+        tensor = _placed(0, 1)
+        with open_destination({"w": tensor}) as destination:
+            with pytest.raises(LayoutError, match="w: NoneType is not a tensor") as caught:
+                destination.refit()
+            assert destination.refit() == 1
+            _check_placed(tensor, 1)
+    return str(caught.value)
+
+
+def test_a_rank_that_cannot_read_its_tensors_fails_the_call_of_all(team: TorchTeam) -> None:
+    messages = team.run(_one_rank_has_no_tensor)
+    others = [message for index, message in enumerate(messages) if index != 2]
+    assert all("source 'source' process 2" in message for message in others)
+
+
 def _gives_memory_back(program: int) -> bool:
     import gc
     import weakref

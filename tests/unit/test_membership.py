@@ -16,6 +16,7 @@ from reshard.control_messages import (
     Hello,
     Member,
     Post,
+    Refuse,
     Reply,
     Request,
     Started,
@@ -98,6 +99,10 @@ class Desk:
         error = ErrorReport("PlanError", text)
         message = Fail(request=self.number(), epoch=epoch, refit=refit, error=error, **options)
         self.send(who, message)
+
+    def refuse(self, who: str, text: str = "w: bad.") -> None:
+        error = ErrorReport("LayoutError", text)
+        self.send(who, Refuse(request=self.number(), error=error))
 
     def lose(self, who: str) -> None:
         self.membership.lose(who.encode(), "lost its connection", self.now)
@@ -748,6 +753,63 @@ def test_an_old_withdrawal_changes_nothing() -> None:
     desk.send("source.0", Withdraw(request=request))
     desk.post("engine.0", refit=2)
     assert desk.idle("engine.0")
+
+
+# Taking no part
+
+
+def test_whoever_waits_hears_why_a_process_takes_no_part() -> None:
+    desk = joined(*FOUR, **SIZES)
+    waiting = [who for who in FOUR if who != "source.1"]
+    for who in waiting:
+        desk.begin(who)
+    desk.refuse("source.1")
+    for who in waiting:
+        error = desk.error(who)
+        assert error.kind == "LayoutError"
+        assert "source 'source' process 1" in error.message
+        assert error.message.endswith("w: bad.")
+    assert desk.idle("source.1")
+
+
+def test_whoever_comes_later_hears_it_once_and_then_waits() -> None:
+    desk = joined("source.0", "engine.0", "engine.1", engine=2)
+    desk.refuse("engine.1")
+    for who in ("source.0", "engine.0"):
+        desk.begin(who)
+        assert desk.error(who).kind == "LayoutError"
+    for who in ("source.0", "engine.0"):
+        desk.begin(who)
+    assert desk.idle("source.0", "engine.0")
+    desk.begin("engine.1")
+    assert desk.started("source.0").epoch == desk.started("engine.1").epoch == 1
+
+
+def test_a_process_that_begins_after_all_takes_part() -> None:
+    desk = joined("source.0", "engine.0")
+    desk.refuse("source.0")
+    desk.begin("source.0")
+    desk.begin("engine.0")
+    assert desk.started("source.0").epoch == desk.started("engine.0").epoch == 1
+
+
+def test_a_refusal_while_others_are_in_an_exchange_closes_the_epoch() -> None:
+    desk = in_refit("source.0", "engine.0")
+    desk.post("engine.0")
+    desk.refuse("source.0")
+    assert "began the next refit while others wait for it" in desk.error("engine.0").message
+
+
+def test_a_dropped_program_refuses_for_itself_only() -> None:
+    desk = joined("source.0", "engine.0", "late.0")
+    desk.begin("source.0", timeout_s=1.0)
+    desk.begin("engine.0", timeout_s=9.0)
+    desk.advance(1.0)
+    desk.replies.clear()
+    desk.begin("source.0")
+    desk.refuse("late.0")
+    desk.begin("engine.0")
+    assert desk.started("source.0").epoch == desk.started("engine.0").epoch
 
 
 # Refusals
