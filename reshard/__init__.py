@@ -25,6 +25,7 @@ from reshard.errors import (
 )
 from reshard.fingerprint import fingerprint_of_values, seed_of_name
 from reshard.form import Form
+from reshard.forms import Forms, parts_of
 from reshard.layout import AnyLayout, BoxLayout, Layout, LocalBox
 from reshard.matching import Casts, match
 from reshard.mesh import Mesh
@@ -58,6 +59,7 @@ __all__ = [
     "Destination",
     "Exchange",
     "Form",
+    "Forms",
     "Layout",
     "LayoutError",
     "LocalBox",
@@ -89,6 +91,7 @@ __all__ = [
     "make_contribution",
     "make_plan",
     "match",
+    "parts_of",
     "reference_transfers",
     "run_in_process",
     "seed_of_name",

@@ -162,12 +162,7 @@ class RefitEnd:
         """What fails in here, before `publish` or `refit`, fails the others' call as well.
 
         Without it they would wait for this process until their deadline. Whoever prepares buffers
-        does so in here. The error itself goes on unchanged.
-
-        Example:
-            >>> with source.telling_others():
-            ...     buffers = read_my_arrays()
-            >>> source.publish(buffers, version=1)
+        does so in here (`reshard_torch.Source.publish`). The error itself goes on unchanged.
         """
         try:
             yield

@@ -6,9 +6,9 @@ Importing this package imports JAX but initialises no backend, so environment va
 
 from __future__ import annotations
 
+from reshard import Forms
 from reshard_jax import models
 from reshard_jax.destination import Destination
-from reshard_jax.forms import Forms
 from reshard_jax.source import Source
 from reshard_jax.tree import Leaves
 

@@ -8,10 +8,9 @@ import jax
 import numpy as np
 from jax.sharding import Sharding
 
-from reshard import LayoutError, TensorSpec, UnsupportedError
+from reshard import Forms, LayoutError, TensorSpec, UnsupportedError, parts_of
 from reshard_jax.compat import platform_of
 from reshard_jax.dtypes import dtype_of
-from reshard_jax.forms import Forms, parts_of
 from reshard_jax.layout import Boxes, LayoutTable
 from reshard_jax.ranks import Ranks
 from reshard_jax.tree import NamedTree

@@ -10,12 +10,11 @@ from typing import Any, Literal, Self
 import jax
 
 import reshard
-from reshard import DEFAULT_STAGING_BYTES, Casts, RefitReport
+from reshard import DEFAULT_STAGING_BYTES, Casts, Forms, RefitReport
 from reshard_jax.buffers import ReceiveBuffers
 from reshard_jax.compat import is_array
 from reshard_jax.description import Description
 from reshard_jax.dtypes import check_not_narrowed
-from reshard_jax.forms import Forms
 from reshard_jax.tree import Leaves, NamedTree
 
 __all__ = ["Destination", "State"]

@@ -8,11 +8,10 @@ from types import TracebackType
 from typing import Any, Self
 
 import reshard
-from reshard import DEFAULT_STAGING_BYTES, Casts, LayoutError, RefitReport
+from reshard import DEFAULT_STAGING_BYTES, Casts, Forms, LayoutError, RefitReport
 from reshard_jax.buffers import source_buffers
 from reshard_jax.compat import is_array
 from reshard_jax.description import Description
-from reshard_jax.forms import Forms
 from reshard_jax.tree import Leaves, NamedTree
 
 __all__ = ["Source"]

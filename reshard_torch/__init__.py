@@ -6,11 +6,11 @@ group and no device.
 
 from __future__ import annotations
 
+from reshard import Forms
 from reshard_torch import models
 from reshard_torch.buffers import buffer_of
 from reshard_torch.destination import Destination
 from reshard_torch.dtypes import dtype_of, torch_dtype_of
-from reshard_torch.forms import Forms
 from reshard_torch.layout import layout_of
 from reshard_torch.placed import Placed
 from reshard_torch.redistribution import Redistribution, redistribute

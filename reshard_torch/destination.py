@@ -9,8 +9,7 @@ from typing import Literal, Self
 import torch.distributed as dist
 
 import reshard
-from reshard import DEFAULT_STAGING_BYTES, Casts, Padding, RefitReport
-from reshard_torch.forms import Forms
+from reshard import DEFAULT_STAGING_BYTES, Casts, Forms, Padding, RefitReport
 from reshard_torch.side import Side
 from reshard_torch.tensors import TensorReader, Tensors
 

@@ -13,6 +13,7 @@ from reshard import (
     AnyLayout,
     Buffer,
     BufferKey,
+    Forms,
     Layout,
     LayoutError,
     Mesh,
@@ -20,7 +21,9 @@ from reshard import (
     Part,
     TensorSpec,
     UnsupportedError,
+    parts_of,
 )
+from reshard_torch.aliases import with_aliases
 from reshard_torch.buffers import buffer_of, has_memory
 from reshard_torch.compat import (
     local_tensor,
@@ -29,7 +32,6 @@ from reshard_torch.compat import (
     unsharded_parameters,
 )
 from reshard_torch.dtypes import dtype_of
-from reshard_torch.forms import Forms, parts_of, with_aliases
 from reshard_torch.layout import LayoutReader, own_boxes
 from reshard_torch.placed import Placed, resolve
 from reshard_torch.seen import SeenTensor, tensor_of

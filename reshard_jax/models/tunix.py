@@ -32,8 +32,7 @@ from __future__ import annotations
 import re
 from typing import Protocol
 
-from reshard import Form, LayoutError, Part
-from reshard_jax.forms import Forms
+from reshard import Form, Forms, LayoutError, Part
 
 __all__ = ["tunix_llama3", "tunix_qwen3"]
 

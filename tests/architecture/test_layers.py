@@ -6,13 +6,13 @@ import subprocess
 import sys
 
 import pytest
-from helpers.source_text import imports_of, library_files, module_name
+from helpers.source_text import ROOT, imports_of, library_files, module_name
 
 # Layers of reshard, lowest first; a module imports from its own layer and from lower ones only.
 LAYERS = {
     "values": {
         "errors", "dtypes", "box", "mesh", "placement", "division", "layout", "segmented_layout",
-        "form", "tensor_spec", "transfer", "legs", "padding",
+        "form", "tensor_spec", "forms", "transfer", "legs", "padding",
     },
     "planning": {
         "logical_space", "matching", "holders", "grid", "sweep", "geometry_plan", "planner",
@@ -122,3 +122,10 @@ from jax._src import xla_bridge
 print("torch" in sys.modules, bool(xla_bridge._backends))
 """
     assert run_alone(code).strip() == "False False"
+
+
+def test_the_module_map_of_the_design_page_names_every_module():
+    page = (ROOT / "DESIGN.md").read_text()
+    for layer, modules in LAYERS.items():
+        missing = {m for m in modules - {"reshard", "_native_bindings"} if f"`{m}`" not in page}
+        assert not missing, f"DESIGN.md, layer {layer}: {missing}"
