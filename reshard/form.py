@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from reshard.errors import LayoutError
 
@@ -20,7 +20,7 @@ __all__ = ["Digit", "Form", "ResolvedForm", "Row"]
 _TOKEN = re.compile(r"\s*(\(|\)|[A-Za-z_][A-Za-z_0-9]*|1)")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Form:
     """An index map from stored to canonical dims.
 
@@ -35,7 +35,7 @@ class Form:
         repeat: names of factors whose every index holds the same elements.
         start: stored dim -> index at which this tensor begins, for a segment of a fusion.
 
-    `sizes`, `index` and `start` may be given as mappings.
+    `sizes`, `index` and `start` are mappings or pairs; they are kept as sorted pairs.
 
     Raises:
         LayoutError: if the pattern does not parse or a name has no meaning.
@@ -52,17 +52,28 @@ class Form:
     """
 
     pattern: str
-    sizes: tuple[tuple[str, int], ...] = ()
-    index: tuple[tuple[str, int], ...] = ()
-    repeat: tuple[str, ...] = ()
-    start: tuple[tuple[int, int], ...] = ()
+    sizes: tuple[tuple[str, int], ...]
+    index: tuple[tuple[str, int], ...]
+    repeat: tuple[str, ...]
+    start: tuple[tuple[int, int], ...]
 
-    def __post_init__(self) -> None:
-        for name in ("sizes", "index", "start"):
-            value = getattr(self, name)
-            items = value.items() if isinstance(value, Mapping) else value
-            object.__setattr__(self, name, tuple(sorted(tuple(item) for item in items)))
-        object.__setattr__(self, "repeat", tuple(sorted(self.repeat)))
+    def __init__(
+        self,
+        pattern: str,
+        sizes: Mapping[str, int] | Iterable[tuple[str, int]] = (),
+        index: Mapping[str, int] | Iterable[tuple[str, int]] = (),
+        repeat: Iterable[str] = (),
+        start: Mapping[int, int] | Iterable[tuple[int, int]] = (),
+    ) -> None:
+        object.__setattr__(self, "pattern", pattern)
+        object.__setattr__(self, "sizes", _sorted_pairs(sizes))
+        object.__setattr__(self, "index", _sorted_pairs(index))
+        object.__setattr__(self, "repeat", tuple(sorted(repeat)))
+        object.__setattr__(self, "start", _sorted_pairs(start))
+        self._check()
+
+    def _check(self) -> None:
+        """Raises LayoutError if the pattern does not parse or a name has no meaning."""
         stored, canonical = _parse(self.pattern)
         left = [name for group in stored for name in group]
         right = [name for group in canonical for name in group]
@@ -102,6 +113,16 @@ class Form:
 
     def __str__(self) -> str:
         return self.pattern
+
+
+_Key = TypeVar("_Key", str, int)
+
+
+def _sorted_pairs(
+    given: Mapping[_Key, int] | Iterable[tuple[_Key, int]],
+) -> tuple[tuple[_Key, int], ...]:
+    pairs = given.items() if isinstance(given, Mapping) else given
+    return tuple(sorted((key, value) for key, value in pairs))
 
 
 class Digit(NamedTuple):
