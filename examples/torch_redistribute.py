@@ -2,7 +2,8 @@
 
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DeviceMesh, Shard, distribute_tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 import reshard_torch
 

@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from reshard.box import Box
-from reshard.buffers import Buffer, BufferKey, check_buffers
+from reshard.buffers import Buffer, BufferKey, check_apart, check_buffers
 from reshard.dtypes import DType
 from reshard.errors import (
     LayoutError,
@@ -25,9 +25,9 @@ from reshard.errors import (
 )
 from reshard.fingerprint import fingerprint_of_values, seed_of_name
 from reshard.form import Form
-from reshard.forms import Forms, parts_of
+from reshard.forms import Forms, Paddings, check_names, padding_of, parts_of
 from reshard.layout import AnyLayout, BoxLayout, Layout, LocalBox
-from reshard.matching import Casts, match
+from reshard.matching import Casts, match, read_casts
 from reshard.mesh import Mesh
 from reshard.placement import Placement, Replicate, Shard
 from reshard.plan import Plan, make_plan
@@ -66,6 +66,7 @@ __all__ = [
     "Mesh",
     "NativeLibraryError",
     "Padding",
+    "Paddings",
     "Part",
     "Placement",
     "Plan",
@@ -85,20 +86,24 @@ __all__ = [
     "TransportError",
     "UnsupportedError",
     "VerificationError",
+    "check_apart",
     "check_buffers",
+    "check_names",
     "fingerprint_of_values",
     "local_array",
     "make_contribution",
     "make_plan",
     "match",
+    "padding_of",
     "parts_of",
+    "read_casts",
     "reference_transfers",
     "run_in_process",
     "seed_of_name",
     "show_versions",
 ]
 
-# Names whose modules need NumPy, ZeroMQ or the native library are loaded on first use.
+# Names whose modules need ZeroMQ or the native library are loaded on first use.
 _LAZY = {
     "Exchange": "reshard.exchange",
     "Roster": "reshard.contribution",

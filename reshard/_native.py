@@ -227,7 +227,9 @@ class Communicator:
     def abort(self, reason: str) -> None:
         """Makes the current run of all connected processes fail with `reason`; any thread."""
         with self._handle_lock:
-            check(_lib.reshard_communicator_abort(self._open_handle(), reason.encode()))
+            # A reason may name a file with any bytes; to tell it matters more than its spelling.
+            text = reason.encode(errors="backslashreplace")
+            check(_lib.reshard_communicator_abort(self._open_handle(), text))
 
     def close(self) -> None:
         """Frees the communicator; a run that is under way on another thread is aborted first."""

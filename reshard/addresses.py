@@ -1,18 +1,23 @@
-"""Addresses of the control plane: `tcp://host:port`, with IPv6 hosts in brackets."""
+"""Addresses of the control plane: `tcp://host:port`, with IPv6 hosts in brackets.
+
+Also what else is checked before a connection is opened: that a token is there, and heartbeats.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import ipaddress
+import math
 import re
 import socket
 
-from reshard.errors import RendezvousError
+from reshard.errors import LayoutError, RendezvousError
 
-__all__ = ["Address", "parse_address", "require_token"]
+__all__ = ["Address", "heartbeat_ms", "parse_address", "require_token"]
 
 _FORM = re.compile(r"tcp://(?:\[(?P<ipv6>[^\[\]]+)\]|(?P<host>[^\[\]:/\s]+)):(?P<port>[0-9]{1,5})")
 _LARGEST_PORT = 65535
+_MAX_HEARTBEAT_S = 1e6  # libzmq counts milliseconds in 32 bits
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -111,6 +116,20 @@ def require_token(address: Address, token: str | None) -> None:
             "Give the same secret token=... to every process of both programs "
             "(python -c 'import secrets; print(secrets.token_hex(16))'), or use tcp://127.0.0.1."
         )
+
+
+def heartbeat_ms(interval_s: float, timeout_s: float) -> tuple[int, int]:
+    """Returns how often a connection is checked and for how long it may be silent, for libzmq.
+
+    Raises:
+        LayoutError: one of them is not above 0, or too long.
+    """
+    for name, value in (("heartbeat_interval_s", interval_s), ("heartbeat_timeout_s", timeout_s)):
+        if not 0.0 < value <= _MAX_HEARTBEAT_S:
+            raise LayoutError(
+                f"{name}={value} is not above 0 and at most {_MAX_HEARTBEAT_S:g}. Give seconds."
+            )
+    return math.ceil(interval_s * 1000), math.ceil(timeout_s * 1000)
 
 
 def _number_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from reshard.errors import LayoutError
@@ -10,7 +11,7 @@ from reshard.errors import LayoutError
 __all__ = ["Box"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Box:
     """Elements `offset[d] <= index[d] < offset[d] + shape[d]` of every dim `d`.
 
@@ -29,9 +30,9 @@ class Box:
     offset: tuple[int, ...]
     shape: tuple[int, ...]
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "offset", tuple(self.offset))
-        object.__setattr__(self, "shape", tuple(self.shape))
+    def __init__(self, offset: Iterable[int], shape: Iterable[int]) -> None:
+        object.__setattr__(self, "offset", tuple(offset))
+        object.__setattr__(self, "shape", tuple(shape))
         if len(self.offset) != len(self.shape):
             raise LayoutError(
                 f"box offset {self.offset} has {len(self.offset)} dims, shape {self.shape} has "

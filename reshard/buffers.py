@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from reshard.dtypes import DType
 from reshard.errors import LayoutError
-from reshard.overlap import share_bytes
+from reshard.overlap import overlaps_itself, share_bytes
 from reshard.tensor_spec import TensorSpec
 
-__all__ = ["Buffer", "BufferChecks", "BufferKey", "BufferSnapshot", "check_buffers"]
+__all__ = [
+    "Buffer",
+    "BufferChecks",
+    "BufferKey",
+    "BufferSnapshot",
+    "check_apart",
+    "check_buffers",
+]
 
 BufferKey = tuple[int, str]
 """(rank, stored name)."""
@@ -108,16 +115,9 @@ class BufferChecks:
                 self._refuse(spec, key[0], shape, buffer)
             elif self._writes and not buffer.is_empty:
                 _check_writable(spec, key[0], buffer)
-                low, high = buffer.extent
-                spans.append((buffer.address + low, buffer.address + high, key, buffer))
-        spans.sort(key=lambda span: span[:2])
-        active: list[_Span] = []
-        for span in spans:
-            active = [other for other in active if other[1] > span[0]]
-            for other in active:
-                if share_bytes(other[3], span[3]):
-                    raise LayoutError(_overlap_text(other[2], span[2]))
-            active.append(span)
+                spans.append(_span(key, buffer))
+        for first, second in _sharing(spans):
+            raise LayoutError(_overlap_text(first, second))
 
     def _refuse(
         self, spec: TensorSpec, rank: int, shape: tuple[int, ...], buffer: Buffer | None
@@ -142,6 +142,55 @@ class BufferChecks:
         )
 
 
+def _span(key: BufferKey, buffer: Buffer) -> _Span:
+    low, high = buffer.extent
+    return buffer.address + low, buffer.address + high, key, buffer
+
+
+def _sharing(spans: list[_Span]) -> Iterator[tuple[BufferKey, BufferKey]]:
+    """Yields the pairs of arrays that have a byte in common."""
+    spans.sort(key=lambda span: span[:2])
+    active: list[_Span] = []
+    for span in spans:
+        active = [other for other in active if other[1] > span[0]]
+        for other in active:
+            if share_bytes(other[3], span[3]):
+                yield other[2], span[2]
+        active.append(span)
+
+
+def check_apart(
+    sources: Mapping[BufferKey, Buffer], destinations: Mapping[BufferKey, Buffer]
+) -> None:
+    """Checks that what is written is not read as well; for a process that has both.
+
+    Arrays are swept by address: a model has many, and some callers check before every move.
+
+    Raises:
+        LayoutError: naming both arrays.
+    """
+    spans = [
+        (_span(key, buffer), is_written)
+        for is_written, buffers in ((False, sources), (True, destinations))
+        for key, buffer in buffers.items()
+        if not buffer.is_empty
+    ]
+    spans.sort(key=lambda entry: entry[0][:2])
+    active: dict[bool, list[_Span]] = {False: [], True: []}
+    for span, is_written in spans:
+        for side in active:
+            active[side] = [other for other in active[side] if other[1] > span[0]]
+        for other in active[not is_written]:
+            if share_bytes(other[3], span[3]):
+                read, written = (other[2], span[2]) if is_written else (span[2], other[2])
+                raise LayoutError(
+                    f"{written[1]}: the destination array of rank {written[0]} shares memory with "
+                    f"the source array {read[1]} of rank {read[0]}, so writing it would change "
+                    "what is still to be sent. Give the destination memory of its own."
+                )
+        active[is_written].append(span)
+
+
 def _overlap_text(first: BufferKey, second: BufferKey) -> str:
     return (
         f"destination arrays {first[1]} (rank {first[0]}) and {second[1]} (rank {second[0]}) "
@@ -155,10 +204,11 @@ def _check_writable(spec: TensorSpec, rank: int, buffer: Buffer) -> None:
         raise LayoutError(
             f"{spec.name}: the local array of rank {rank} is read-only. Give one that is not."
         )
-    if any(s == 0 and n > 1 for n, s in zip(buffer.shape, buffer.strides, strict=True)):
+    if overlaps_itself(buffer):
         raise LayoutError(
-            f"{spec.name}: the local array of rank {rank} has strides {buffer.strides}, so one "
-            "byte stands for several elements. Give a destination memory of its own."
+            f"{spec.name}: the local array of rank {rank} has shape {buffer.shape} and strides "
+            f"{buffer.strides} in bytes, so one byte stands for several elements. Give a "
+            "destination memory of its own."
         )
 
 

@@ -67,13 +67,14 @@ def make_epoch_plan(roster: Roster, everybody: Sequence[Contribution]) -> Plan:
         ReshardError: if the sides do not fit.
     """
     src = merge_specs("source", [everybody[p].src_specs for p in roster.sources])
-    casts = {cast for each in everybody for cast in each.casts}
+    casts_of_source = {cast for i in roster.sources for cast in everybody[i].casts}
     allowed_by_source = {p for i in roster.sources for p in everybody[i].allow_unmatched}
     pairs: list[TensorPair] = []
     for processes, offset in roster.destinations:
         own = merge_specs("destination", [everybody[p].dst_specs for p in processes])
         dst = shift_specs(own, offset)
-        # Only a destination may say that a tensor of its own keeps what it holds.
+        # What one destination allows itself must not be done to another one.
+        casts = casts_of_source | {cast for i in processes for cast in everybody[i].casts}
         allowed = {p for i in processes for p in everybody[i].allow_unmatched}
         pairs += match(
             src,

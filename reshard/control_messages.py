@@ -16,6 +16,9 @@ from reshard.error_report import ErrorReport
 from reshard.errors import RendezvousError
 
 __all__ = [
+    "MAX_NAME_LENGTH",
+    "MAX_RANKS_PER_PROCESS",
+    "MAX_SEEN_EPOCH",
     "PROTOCOL_VERSION",
     "Begin",
     "Bye",
@@ -47,18 +50,34 @@ PROTOCOL_VERSION: Final = 1
 _FAMILY: Final = b"reshard-control/"
 _PREFIX: Final = _FAMILY + b"%d\n" % PROTOCOL_VERSION
 _REFUSAL: Final = _FAMILY + b"refused\n"
+_SHORT_ARRAY: Final = 0x90  # msgpack: the upper four bits; the lower ones are the length
 
 Role: TypeAlias = Literal["source", "destination"]
 _Index: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 _Count: TypeAlias = Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
 _Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 _Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
-_Name: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
-_Ranks: TypeAlias = Annotated[tuple[_Index, ...], msgspec.Meta(min_length=1, max_length=65536)]
+# An epoch and the number of a refit in it make one signed 64-bit number, the id of a run. What a
+# process has seen is bounded below that, so that the store can go on counting from there.
+MAX_SEEN_EPOCH: Final = (1 << 30) - 1
+_Epoch: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+_SeenEpoch: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_SEEN_EPOCH)]
+MAX_NAME_LENGTH: Final = 256
+MAX_RANKS_PER_PROCESS: Final = 65536
+_Name: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME_LENGTH)]
+_Ranks: TypeAlias = Annotated[
+    tuple[_Index, ...], msgspec.Meta(min_length=1, max_length=MAX_RANKS_PER_PROCESS)
+]
 
 
 class MessageError(RendezvousError):
-    """Bytes that are not a message of this protocol."""
+    """Bytes that are not a message of this protocol.
+
+    Attributes:
+        request: the number that a request has in spite of it, or None.
+    """
+
+    request: int | None = None
 
 
 class ProtocolVersionError(RendezvousError):
@@ -117,7 +136,7 @@ class Hello(_Message, frozen=True, tag=1):
 
     member: Member
     min_destinations: _Count = 1
-    last_epoch: _Number = 0
+    last_epoch: _SeenEpoch = 0
 
 
 class Begin(_Message, frozen=True, tag=2):
@@ -130,14 +149,14 @@ class Begin(_Message, frozen=True, tag=2):
     """
 
     timeout_s: _Seconds
-    known_epoch: _Number = 0
+    known_epoch: _Epoch = 0
     version: _Number | None = None
 
 
 class Post(_Message, frozen=True, tag=3):
     """Takes part in one exchange of a refit; one frame: the payload for all members."""
 
-    epoch: _Number
+    epoch: _Epoch
     refit: _Number
     name: _Name
     timeout_s: _Seconds
@@ -153,7 +172,7 @@ class Fail(_Message, frozen=True, tag=4):
         culprit: index of the member that is to blame, or None.
     """
 
-    epoch: _Number
+    epoch: _Epoch
     refit: _Number
     error: ErrorReport
     culprit: _Index | None = None
@@ -170,8 +189,9 @@ class Bye(_Message, frozen=True, tag=6):
 class Refuse(_Message, frozen=True, tag=7):
     """Says why the process takes no part in the next refit; has no reply.
 
-    Whoever waits for that refit, or comes to it before the process begins again, gets the error,
-    once.
+    Everybody else gets the error once: who waits for that refit at once, any other with its next
+    begin, unless a refit has formed meanwhile. So calls on all processes fail alike, although the
+    process may have begun again already.
     """
 
     error: ErrorReport
@@ -194,7 +214,7 @@ class Started(_Message, frozen=True, tag=65):
         members: all members, or None where the receiver said that it knows them.
     """
 
-    epoch: _Number
+    epoch: _Epoch
     refit: _Number
     version: _Number | None
     process: _Index
@@ -224,6 +244,8 @@ Reply: TypeAlias = Welcome | Started | Gathered | Done | Failed | Unknown
 
 _encoder = msgspec.msgpack.Encoder()
 _request_decoder = msgspec.msgpack.Decoder(Request)
+_fields_decoder = msgspec.msgpack.Decoder(list[msgspec.Raw])
+_number_decoder = msgspec.msgpack.Decoder(_Number)
 _reply_decoder = msgspec.msgpack.Decoder(Reply)
 
 
@@ -242,12 +264,15 @@ def decode_request(frame: bytes) -> Request:
 
     Raises:
         ProtocolVersionError: the frame is of another version.
-        MessageError: the frame is nothing of ours.
+        MessageError: the frame is nothing of ours; holds the request number if there is one.
     """
+    body = _body_of(frame)
     try:
-        return _request_decoder.decode(_body_of(frame))
+        return _request_decoder.decode(body)
     except msgspec.DecodeError as error:
-        raise MessageError(f"control message does not decode: {error}") from error
+        refusal = MessageError(f"control message does not decode: {error}")
+        refusal.request = _number_in(body)
+        raise refusal from error
 
 
 def decode_reply(frame: bytes) -> Reply:
@@ -263,6 +288,19 @@ def decode_reply(frame: bytes) -> Reply:
         return _reply_decoder.decode(_body_of(frame))
     except msgspec.DecodeError as error:
         raise MessageError(f"control message does not decode: {error}") from error
+
+
+def _number_in(body: memoryview) -> int | None:
+    """Returns the number of a request whose other fields are wrong, or None if it has none."""
+    # An array of at most 15 elements. A longer one is none of ours, and may be made to be costly.
+    if not body or body[0] & 0xF0 != _SHORT_ARRAY:
+        return None
+    try:
+        fields = _fields_decoder.decode(body)
+        # msgspec puts fields that are given by name only behind all others: `request` is the last.
+        return _number_decoder.decode(fields[-1]) if fields else None
+    except msgspec.DecodeError:
+        return None
 
 
 def _body_of(frame: bytes) -> memoryview:

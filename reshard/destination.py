@@ -46,7 +46,8 @@ class Destination(RefitEnd):
 
         Args:
             buffers: local arrays per (rank, stored name), written in place.
-            timeout_s: limit for waiting and moving; None means that of the constructor.
+            timeout_s: how long to wait for the others. Once all are there, the longest limit that
+                any of them gave holds for everybody. None means that of the constructor.
 
         Raises:
             LayoutError, PlanError: something does not fit; nothing was written, on any rank.

@@ -7,11 +7,18 @@ for, and exists between floating-point types only: integers and booleans are nev
 from __future__ import annotations
 
 import enum
+from difflib import get_close_matches
 from typing import Final
 
 from reshard.errors import UnsupportedError
 
-__all__ = ["DType"]
+__all__ = ["DType", "DTypeLike"]
+
+DTypeLike = object
+"""An element type as callers may write it: a `DType`, its name, or a framework's own object.
+
+No narrower type says that without importing the frameworks; `DType.of` refuses what is none.
+"""
 
 
 class DType(enum.IntEnum):
@@ -47,26 +54,35 @@ class DType(enum.IntEnum):
         return _ITEMSIZES[self]
 
     @classmethod
-    def of(cls, name: str | DType) -> DType:
-        """Returns the type of a framework's name, such as `"bfloat16"` or `"torch.bfloat16"`.
+    def of(cls, given: DTypeLike) -> DType:
+        """Returns the type that a name or a framework's object stands for.
+
+        Args:
+            given: a `DType`; a name such as `"bfloat16"` or `"torch.bfloat16"`; or an object whose
+                name says it: `torch.bfloat16`, `np.dtype("float32")`, `np.float32`,
+                `ml_dtypes.bfloat16`, `jnp.bfloat16`.
 
         Raises:
-            UnsupportedError: if the name is unknown or elements are smaller than one byte.
+            UnsupportedError: if the name is unknown, elements are smaller than one byte, or their
+                bytes are in the order of another machine.
+
+        Example:
+            >>> DType.of("torch.bfloat16"), DType.of(DType.INT8)
+            (DType.BFLOAT16, DType.INT8)
         """
-        if isinstance(name, DType):
-            return name
-        short = name.rsplit(".", 1)[-1]
+        if isinstance(given, DType):
+            return given
+        short = _short_name(given)
         try:
-            return cls[short.upper()]
+            found = cls[short.upper()]
         except KeyError:
-            pass
-        if short.startswith(_SUB_BYTE_PREFIXES):
+            raise UnsupportedError(_unknown_text(given, short)) from None
+        if getattr(given, "isnative", True) is False:
             raise UnsupportedError(
-                f"dtype {short!r}: elements of less than one byte are stored packed in ways that "
-                "differ between frameworks. Move the packed storage as uint8 with its own layout."
+                f"dtype {given!r}: its bytes are in the order of another machine, and a refit "
+                f"moves bytes. Convert first, with array.astype({short!r})."
             )
-        known = ", ".join(member.name.lower() for member in cls)
-        raise UnsupportedError(f"dtype {short!r} is unknown; known are {known}.")
+        return found
 
     def __repr__(self) -> str:
         return f"DType.{self.name}"
@@ -78,6 +94,50 @@ class DType(enum.IntEnum):
         """True if values of this type can be converted to `other` (equal types always can)."""
         return self == other or (self in _CASTABLE and other in _CASTABLE)
 
+
+def _short_name(given: object) -> str:
+    """Returns the last word of a name, or of the name that a framework's object has."""
+    name = given
+    for attribute in ("name", "__name__"):
+        if not isinstance(name, str):
+            name = getattr(given, attribute, given)
+    return (name if isinstance(name, str) else str(given)).rsplit(".", 1)[-1]
+
+
+def _unknown_text(given: object, short: str) -> str:
+    """Returns why something is no type, with the names that may have been meant."""
+    if short.startswith(_SUB_BYTE_PREFIXES):
+        return (
+            f"dtype {short!r}: elements of less than one byte are stored packed in ways that "
+            "differ between frameworks. Move the packed storage as uint8 with its own layout."
+        )
+    known = [str(member) for member in DType]
+    near = _SHORT_FORMS.get(short.lower()) or get_close_matches(short.lower(), known, 3)
+    meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+    shown = repr(short if isinstance(given, str) else given)[:60]
+    return f"dtype {shown} is unknown.{meant} Known are {', '.join(known)}."
+
+
+# They are not taken as types: what some of them mean differs between frameworks.
+_SHORT_FORMS: Final = {
+    "bf16": ["bfloat16"],
+    "fp16": ["float16"],
+    "f16": ["float16"],
+    "half": ["float16"],
+    "fp32": ["float32"],
+    "f32": ["float32"],
+    "float": ["float32", "float64"],
+    "single": ["float32"],
+    "fp64": ["float64"],
+    "f64": ["float64"],
+    "double": ["float64"],
+    "fp8": ["float8_e4m3fn", "float8_e5m2"],
+    "e4m3": ["float8_e4m3fn", "float8_e4m3"],
+    "e5m2": ["float8_e5m2"],
+    "int": ["int32", "int64"],
+    "long": ["int64"],
+    "bool_": ["bool"],
+}
 
 _SUB_BYTE_PREFIXES: Final = ("int4", "uint4", "int2", "uint2", "int1", "uint1", "float4", "bits")
 

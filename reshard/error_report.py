@@ -8,9 +8,10 @@ import msgspec
 
 from reshard import errors
 
-__all__ = ["ErrorReport", "rebuild_error", "report_error"]
+__all__ = ["ErrorReport", "encodable", "rebuild_error", "report_error"]
 
 _MAX_TEXT_LENGTH: Final = 16384
+_MAX_OWN_TEXT_LENGTH: Final = 12288  # the store puts the name of the process in front
 
 _CLASSES: Final[dict[str, type[errors.ReshardError]]] = {
     name: getattr(errors, name) for name in errors.__all__
@@ -48,7 +49,7 @@ def report_error(
     kind, text = _kind_of(error), str(error)
     if not isinstance(error, errors.ReshardError):
         text = f"{type(error).__name__}: {text}"
-    message = _shorten(text if origin is None else f"{origin}: {text}")
+    message = _shorten(encodable(text if origin is None else f"{origin}: {text}"))
     if isinstance(error, errors.TransportError):
         return ErrorReport(kind, message, process, error.rank, error.peer, error.status)
     return ErrorReport(kind, message, process)
@@ -72,8 +73,16 @@ def _kind_of(error: BaseException) -> str:
     return errors.RendezvousError.__name__
 
 
+def encodable(text: str) -> str:
+    """Returns a text that UTF-8 can encode, with escapes for lone surrogates.
+
+    `os.fsdecode` makes these of file names that are not UTF-8, and errors name files.
+    """
+    return text.encode(errors="backslashreplace").decode()
+
+
 def _shorten(text: str) -> str:
-    if len(text) <= _MAX_TEXT_LENGTH:
+    if len(text) <= _MAX_OWN_TEXT_LENGTH:
         return text
-    half = _MAX_TEXT_LENGTH // 2 - 32
+    half = _MAX_OWN_TEXT_LENGTH // 2 - 32
     return f"{text[:half]} ... ({len(text)} characters) ... {text[-half:]}"

@@ -55,7 +55,7 @@ class Process:
         incarnation: number of its registration, new each time; 0 while it is not registered.
         waiting: its unanswered `Begin`.
         started_request: number of the `Begin` that was answered last.
-        refusal: why it takes no part in the next refit; None once it begins again.
+        refusal: why it took no part in a refit; None once one has formed.
     """
 
     connection: bytes

@@ -7,25 +7,19 @@ questions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import NamedTuple, Protocol
+from typing import Protocol, overload
 
 from reshard.box import Box
 from reshard.division import Cut, Division, Run, check_division, cut_dim
-from reshard.errors import LayoutError, UnsupportedError
+from reshard.errors import LayoutError
+from reshard.local_boxes import BoxesLike, LocalBox, check_places, read_boxes
 from reshard.mesh import Mesh
-from reshard.placement import Placement, Replicate, Shard
+from reshard.placement import Placement, Replicate, Shard, check_placement
 
 __all__ = ["AnyLayout", "BoxLayout", "Layout", "LocalBox"]
-
-
-class LocalBox(NamedTuple):
-    """A box that a rank holds, and the index in its local array at which the box begins."""
-
-    box: Box
-    local_offset: tuple[int, ...]
 
 
 class AnyLayout(Protocol):
@@ -55,13 +49,14 @@ class AnyLayout(Protocol):
         """Returns the same layout with `offset` added to every rank."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Layout:
     """A mesh and, for each of its axes, what the axis does to the tensor.
 
     Args:
         mesh: axes over ranks.
         placements: one per mesh axis, `Replicate()` or `Shard(dim)`; several axes may cut one dim.
+            A mesh of one axis may give its placement alone.
         order: names of all axes in the order in which they cut; it matters where two axes cut one
             dim, the earlier one then being the major one. Empty means the order of the mesh.
         division: how a dim that does not divide is cut: `chunk` (as torch), `balanced`, `even`.
@@ -86,17 +81,32 @@ class Layout:
 
     mesh: Mesh
     placements: tuple[Placement, ...]
-    order: tuple[str, ...] = ()
-    division: Division = "chunk"
+    order: tuple[str, ...]
+    division: Division
     _axes: dict[int, tuple[int, ...]] = field(init=False, repr=False, compare=False, hash=False)
     _cuts: dict[int, tuple[Cut, ...]] = field(init=False, repr=False, compare=False, hash=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "placements", tuple(self.placements))
-        object.__setattr__(self, "order", tuple(self.order) or self.mesh.axis_names)
+    def __init__(
+        self,
+        mesh: Mesh,
+        placements: Placement | Iterable[Placement],
+        order: Iterable[str] = (),
+        division: Division = "chunk",
+    ) -> None:
+        if isinstance(placements, Placement):
+            placements = (placements,)
+        _check_kinds(mesh, placements)
+        object.__setattr__(self, "mesh", mesh)
+        object.__setattr__(self, "placements", tuple(placements))
+        object.__setattr__(self, "order", tuple(order) or mesh.axis_names)
+        object.__setattr__(self, "division", division)
+        self._check_numbers()
+
+    def _check_numbers(self) -> None:
+        """Checks placements and order against the mesh, and keeps what cuts each dim."""
         check_division(self.division)
         for placement in self.placements:
-            _refuse_partial(placement)
+            check_placement(placement)
         if len(self.placements) != len(self.mesh.shape):
             raise LayoutError(
                 f"mesh {self.mesh} has {len(self.mesh.shape)} axes but {len(self.placements)} "
@@ -253,17 +263,15 @@ class Layout:
         return f"({text})@{self.mesh}"
 
 
-def _refuse_partial(placement: object) -> None:
-    if isinstance(placement, Replicate | Shard):
-        return
-    raise UnsupportedError(
-        f"placement {placement!r} is not Replicate or Shard. Partial sums (torch Partial, JAX "
-        "unreduced) are not a copy of the tensor: reduce first, with DTensor.redistribute to "
-        "Replicate or Shard, or jax.sharding.reshard to a spec without unreduced axes."
-    )
+def _check_kinds(mesh: object, placements: object) -> None:
+    if not isinstance(mesh, Mesh) or not isinstance(placements, Iterable):
+        raise LayoutError(
+            f"Layout({mesh!r}, {placements!r}): give a Mesh and one placement per axis of it, as "
+            "in Layout(Mesh.of(tp=2), (Shard(0),))."
+        )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class BoxLayout:
     """Explicit boxes per rank: uneven, ragged, duplicated or sparse ownership.
 
@@ -273,25 +281,30 @@ class BoxLayout:
             then exactly that box. Several boxes need `LocalBox`es, or `concatenated`.
 
     Raises:
-        LayoutError: if a rank comes twice, or two boxes of a rank overlap in its local array.
+        LayoutError: if a rank comes twice, or boxes of a rank have no places or share elements.
     """
 
     entries: tuple[tuple[int, tuple[LocalBox, ...]], ...]
 
-    def __post_init__(self) -> None:
-        entries = self.entries
-        if isinstance(entries, Mapping):
-            entries = tuple(entries.items())
-        normal = []
-        for rank, boxes in entries:
-            if isinstance(boxes, Box):
-                boxes = (LocalBox(boxes, (0,) * boxes.ndim),)
-            normal.append((rank, tuple(LocalBox(box, tuple(at)) for box, at in boxes)))
+    @overload
+    def __init__(self, entries: Mapping[int, BoxesLike]) -> None: ...
+    @overload
+    def __init__(self, entries: Iterable[tuple[int, BoxesLike]]) -> None: ...
+    def __init__(self, entries: Mapping[int, BoxesLike] | Iterable[tuple[int, BoxesLike]]) -> None:
+        given = entries.items() if isinstance(entries, Mapping) else entries
+        try:
+            listed = [(rank, boxes) for rank, boxes in given]
+        except (TypeError, ValueError):
+            raise LayoutError(
+                f"BoxLayout({entries!r}): give the boxes of each rank, as in "
+                "BoxLayout({0: Box((0, 0), (2, 4)), 1: Box((2, 0), (3, 4))})."
+            ) from None
+        normal = [(rank, read_boxes(rank, boxes)) for rank, boxes in listed]
         object.__setattr__(self, "entries", tuple(sorted(normal, key=lambda entry: entry[0])))
         if len(dict(self.entries)) != len(self.entries):
             raise LayoutError(f"boxes for one rank are given twice: {[r for r, _ in normal]}.")
         for rank, local_boxes in self.entries:
-            _check_places(rank, local_boxes)
+            check_places(rank, local_boxes)
 
     @classmethod
     def concatenated(cls, boxes: Mapping[int, Sequence[Box]], dim: int) -> BoxLayout:
@@ -353,14 +366,3 @@ class BoxLayout:
     def __str__(self) -> str:
         count = sum(len(boxes) for _, boxes in self.entries)
         return f"{count} boxes on {len(self.entries)} ranks"
-
-
-def _check_places(rank: int, local_boxes: tuple[LocalBox, ...]) -> None:
-    placed = [Box(at, box.shape) for box, at in local_boxes if not box.is_empty]
-    for i, first in enumerate(placed):
-        for second in placed[:i]:
-            if first.intersect(second):
-                raise LayoutError(
-                    f"rank {rank}: two boxes share local elements {first} and {second}. "
-                    "Give each box its own place in the local array."
-                )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from reshard.buffers import Buffer, BufferKey, BufferSnapshot
-from reshard.errors import PlanError
+from reshard.errors import LayoutError, PlanError
 from reshard.plan import Plan
 from reshard.program_table import Endpoint, ProgramTables, make_program_tables
 from reshard.verification import FingerprintTable, make_fingerprint_table
@@ -46,10 +46,31 @@ class LocalProgram:
         self._program: Program | None = None
         self._chunk_bytes = 0
         self._fingerprint_table: FingerprintTable | None = None
+        self._fingerprint_shapes: list[_Shape] = []
         self._fingerprint_addresses = array("Q")
         sides = self._shifted(src_buffers), self._shifted(dst_buffers)
+        self._check_complete(sides)
         self.tables: ProgramTables = make_program_tables(plan, self._ranks, *sides)
         self._shapes = _shapes(self.tables.endpoints, sides)
+
+    def _check_complete(self, sides: tuple[Buffers, Buffers]) -> None:
+        """Refuses tensors that a layout puts on a rank of this process, which does not know them.
+
+        Other processes of the side described them.
+        """
+        for pair in self._plan.pairs:
+            for spec, buffers in zip((pair.src, pair.dst), sides, strict=True):
+                for rank in self._ranks:
+                    if (rank, spec.name) in buffers:
+                        continue
+                    shape = spec.layout.local_shape(rank, spec.shape)
+                    if shape is not None and 0 not in shape:
+                        own = rank - self._rank_offset
+                        raise LayoutError(
+                            f"{spec.name}: rank {own} gave no such tensor, but another process of "
+                            f"its side says that it holds {shape} of {spec.shape}. Every rank of a "
+                            "layout gives its part; leave the rank out of the mesh if it has none."
+                        )
 
     def compile(self, chunk_bytes: int) -> None:
         """Makes the native program, with messages of the agreed size."""
@@ -81,15 +102,19 @@ class LocalProgram:
         if shapes != self._shapes:
             self.tables = make_program_tables(self._plan, self._ranks, *sides)
             self._shapes = shapes
-            self._fingerprint_table = None
             self.compile(self._chunk_bytes)
         self._addresses = _addresses(self.tables.endpoints, sides)
+        self._bind_fingerprints(sides)
+        self._given = BufferSnapshot(src_buffers), BufferSnapshot(dst_buffers)
+
+    def _bind_fingerprints(self, sides: tuple[Buffers, Buffers]) -> None:
+        """The same for the sums, which are taken of idle replicas too."""
         table = self._fingerprint_table
-        if table is None:
+        if table is None or _shapes(table.endpoints, sides) != self._fingerprint_shapes:
             table = make_fingerprint_table(self._plan, self._ranks, *sides)
             self._fingerprint_table = table
+            self._fingerprint_shapes = _shapes(table.endpoints, sides)
         self._fingerprint_addresses = _addresses(table.endpoints, sides)
-        self._given = BufferSnapshot(src_buffers), BufferSnapshot(dst_buffers)
 
     def run(self, communicator: Communicator | None, *, run_id: int, timeout_s: float) -> RunStats:
         """Moves everything once; see `_native.Program.run`."""

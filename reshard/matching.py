@@ -1,8 +1,7 @@
 """Pair the tensors of the two sides by canonical name, and say what does not pair up.
 
 Nothing is skipped in silence: a destination tensor without a source, a source tensor that nobody
-    takes,
-two sources for one name and a dtype without a rule are errors, all of them listed at once.
+takes, two sources for one name and a dtype without a rule are errors, all of them listed at once.
 """
 
 from __future__ import annotations
@@ -12,18 +11,42 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from reshard.dtypes import DType
-from reshard.errors import PlanError
+from reshard.dtypes import DType, DTypeLike
+from reshard.errors import LayoutError, PlanError, UnsupportedError
 from reshard.layout import AnyLayout
 from reshard.logical_space import LogicalSpace, Side, make_logical_space
+from reshard.patterns import patterns_of
 from reshard.tensor_spec import Part, TensorSpec
 
-__all__ = ["Casts", "Geometry", "TensorPair", "match"]
+__all__ = ["Casts", "Geometry", "TensorPair", "match", "read_casts"]
 
-Casts = Iterable[tuple[str | DType, str | DType]]
-"""Allowed conversions, (source dtype, destination dtype) each."""
+Casts = Iterable[tuple[DTypeLike, DTypeLike]]
+"""Allowed conversions, (source dtype, destination dtype) each; dtypes as `DType.of` takes them."""
 
 _MAX_LISTED = 20
+
+
+def read_casts(casts: Casts) -> tuple[tuple[DType, DType], ...]:
+    """Returns cast rules as pairs of types.
+
+    Raises:
+        LayoutError: if they are not pairs, such as one pair without a list around it.
+        UnsupportedError: for a dtype that is unknown.
+    """
+    given: object = casts
+    rules = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    pairs = []
+    for rule in rules:
+        if not isinstance(rule, tuple | list) or len(rule) != 2:
+            raise LayoutError(
+                f"casts={given!r}: {rule!r} is not a pair of dtypes. Give a list of (source, "
+                "destination) pairs, such as casts=[('float32', 'bfloat16')]."
+            )
+        try:
+            pairs.append((DType.of(rule[0]), DType.of(rule[1])))
+        except UnsupportedError as error:
+            raise UnsupportedError(f"casts={given!r}: {error}") from None
+    return tuple(pairs)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,12 +111,15 @@ def match(
 
     Raises:
         PlanError: listing every name that does not pair up, is doubly matched, differs in canonical
-            shape, or has no cast rule.
+            shape, or has no cast rule; if a side is not a list of specs.
+        LayoutError: if `casts` are not pairs. UnsupportedError: for a dtype of theirs.
     """
+    _check_specs(src_specs, "source")
+    _check_specs(dst_specs, "destination")
     problems: list[str] = []
     sources = _by_name(src_specs, problems)
     _check_unique(dst_specs, "destination", problems)
-    matcher = _Matcher(frozenset((DType.of(a), DType.of(b)) for a, b in casts))
+    matcher = _Matcher(frozenset(read_casts(casts)))
     pairs: list[TensorPair] = []
     used: set[str] = set()
     uncovered: list[str] = []
@@ -110,16 +136,28 @@ def match(
                 pairs.append(matcher.pair(part.name, *found, spec, part))
             except PlanError as error:
                 problems.append(f"{part.name}: {error}")
-    allowed = tuple(allow_unmatched)
+    allowed = patterns_of("allow_unmatched", allow_unmatched)
     unused = [part.name for spec in src_specs for part in spec.parts if part.name not in used]
-    problems += _unmatched(uncovered, "destination", "no source holds", allowed)
-    may_be_unused = (*allowed, *allow_unused)
-    problems += _unmatched(unused, "source", "no destination takes", may_be_unused)
+    alone = _unmatched(uncovered, "destination", "no source holds", allowed)
+    may_be_unused = (*allowed, *patterns_of("allow_unused", allow_unused))
+    alone += _unmatched(unused, "source", "no destination takes", may_be_unused)
+    problems += alone
     if not problems and not pairs:
         problems.append("there is no tensor to move: source or destination gave no specs.")
     if problems:
-        raise PlanError(_report(problems, len(src_specs), len(dst_specs), len(pairs)))
+        remedies = _remedies(len(problems), matcher.missing_casts, bool(alone))
+        raise PlanError(_report(problems, len(src_specs), len(dst_specs), len(pairs)) + remedies)
     return pairs
+
+
+def _check_specs(given: object, side: str) -> None:
+    """Refuses what is no sequence of specs; for slips, which a type checker sees as well."""
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        kind = type(given).__name__
+        raise PlanError(f"the {side} is of type {kind}, no list of specs. Give [TensorSpec(...)].")
+    for spec in given:
+        if not isinstance(spec, TensorSpec):
+            raise PlanError(f"the {side} holds a {type(spec).__name__}. Give TensorSpecs alone.")
 
 
 def _by_name(
@@ -177,9 +215,24 @@ def _report(problems: list[str], num_src: int, num_dst: int, num_pairs: int) -> 
     rest = f"\n  ... and {more} more" if more > 0 else ""
     return (
         f"source ({num_src} tensors) and destination ({num_dst} tensors) do not fit; "
-        f"{num_pairs} names pair up, {len(problems)} problems:\n  {listed}{rest}\n"
-        "Check the forms (names are Hugging Face names), or allow names with allow_unmatched=[...]."
+        f"{num_pairs} names pair up, {len(problems)} problems:\n  {listed}{rest}"
     )
+
+
+def _remedies(
+    num_problems: int, missing_casts: Iterable[tuple[DType, DType]], are_alone: bool
+) -> str:
+    """Returns what to do about all problems of a kind at once, one line per kind that is there."""
+    text = ""
+    rules = ", ".join(f"({str(a)!r}, {str(b)!r})" for a, b in missing_casts)
+    if rules and num_problems > 1:  # a single problem has said it
+        text += f"\nTo convert between dtypes, pass casts=[{rules}]."
+    if are_alone:
+        text += (
+            "\nCheck the forms (names are Hugging Face names), or allow names with "
+            "allow_unmatched=[...]."
+        )
+    return text
 
 
 @dataclass(slots=True)
@@ -191,10 +244,15 @@ class _Counted:
 
 
 class _Matcher:
-    """Makes pairs, with one `Geometry` per distinct combination of shapes, layouts and forms."""
+    """Makes pairs, with one `Geometry` per distinct combination of shapes, layouts and forms.
+
+    Attributes:
+        missing_casts: rules that would let refused pairs through, in order of need.
+    """
 
     def __init__(self, casts: frozenset[tuple[DType, DType]]) -> None:
         self._casts = casts
+        self.missing_casts: dict[tuple[DType, DType], None] = {}
         self._layout_keys: dict[tuple[int, int], tuple[object, object, bool]] = {}
         self._numbers: dict[object, int] = {}
         self._geometries: dict[tuple[object, ...], _Counted] = {}
@@ -232,13 +290,15 @@ class _Matcher:
         return found
 
     def _wire_dtype(self, src: DType, dst: DType) -> DType:
+        if not src.can_cast_to(dst):
+            raise PlanError(
+                f"{src} cannot be cast to {dst}: casts exist between floating-point types only. "
+                "Store it alike on both sides."
+            )
         if (src, dst) not in self._casts:
+            self.missing_casts[src, dst] = None
             raise PlanError(
                 f"source is {src}, destination is {dst}, and no cast rule says to convert. "
                 f"Store both alike, or pass casts=[({str(src)!r}, {str(dst)!r})]."
-            )
-        if not src.can_cast_to(dst):
-            raise PlanError(
-                f"{src} cannot be cast to {dst}: casts exist between floating-point types only."
             )
         return dst if dst.itemsize < src.itemsize else src

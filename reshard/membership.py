@@ -183,7 +183,6 @@ class Membership:
     def _begin(self, process: Process, request: Begin, payload: bytes, now: float) -> None:
         group = process.group
         self._leave_epoch(process)
-        process.refusal = None
         if not process.incarnation:
             refusal = group.refusal_of(process.member)
             if refusal is not None:
@@ -325,7 +324,7 @@ class Membership:
                 process=index,
                 members=None if wait.known_epoch == epoch.number else epoch.members,
             )
-            process.started_request = wait.request
+            process.started_request, process.refusal = wait.request, None
             process.group.stop_waiting(process)
             self._outbox.append(Outgoing(process.connection, reply, payloads))
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from reshard.errors import LayoutError
@@ -10,14 +12,14 @@ from reshard.errors import LayoutError
 __all__ = ["Mesh"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Mesh:
     """Ranks arranged row-major over named axes; the last axis varies fastest.
 
     Args:
         axis_names: one name per axis, all different.
         shape: number of ranks along each axis.
-        ranks: the rank at each position, row-major; None means 0, 1, 2, ... Any order and any
+        ranks: the rank at each position, row-major; empty means 0, 1, 2, ... Any order and any
             numbers are allowed, each at most once.
 
     Raises:
@@ -31,14 +33,24 @@ class Mesh:
 
     axis_names: tuple[str, ...]
     shape: tuple[int, ...]
-    ranks: tuple[int, ...] = ()
+    ranks: tuple[int, ...]
     _positions: dict[int, int] = field(init=False, repr=False, compare=False, hash=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "axis_names", tuple(self.axis_names))
-        object.__setattr__(self, "shape", tuple(self.shape))
-        size = math.prod(self.shape)
-        object.__setattr__(self, "ranks", tuple(self.ranks) or tuple(range(size)))
+    def __init__(
+        self, axis_names: Iterable[str], shape: Iterable[int], ranks: Iterable[int] = ()
+    ) -> None:
+        try:
+            names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
+            numbers = tuple(map(operator.index, shape)), tuple(map(operator.index, ranks))
+        except TypeError:
+            raise LayoutError(
+                f"mesh has axis names {axis_names!r}, shape {shape!r} and ranks {ranks!r}. Give "
+                'names and whole numbers, as in Mesh(("tp",), (2,)) or Mesh.of(tp=2).'
+            ) from None
+        size = math.prod(numbers[0])
+        object.__setattr__(self, "axis_names", names)
+        object.__setattr__(self, "shape", numbers[0])
+        object.__setattr__(self, "ranks", numbers[1] or tuple(range(size)))
         object.__setattr__(self, "_positions", {rank: i for i, rank in enumerate(self.ranks)})
         if len(self.axis_names) != len(self.shape):
             raise LayoutError(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from reshard.buffers import Buffer
 
-__all__ = ["share_bytes"]
+__all__ = ["overlaps_itself", "share_bytes"]
 
 _MAX_CANDIDATES = 64
 
@@ -35,6 +35,22 @@ def share_bytes(a: Buffer, b: Buffer) -> bool:
     # their first bytes is within an element.
     distance = (b.address + b.extent[0]) - (a.address + a.extent[0])
     return _is_reachable(terms, -distance - b.dtype.itemsize + 1, -distance + a.dtype.itemsize - 1)
+
+
+def overlaps_itself(buffer: Buffer) -> bool:
+    """True if two elements of an array overlap; True in doubt, as `share_bytes`."""
+    if buffer.is_empty:
+        return False
+    dims = zip(buffer.shape, buffer.strides, strict=True)
+    long = sorted(((abs(stride), size - 1) for size, stride in dims if size > 1), reverse=True)
+    if long and long[-1][0] == 0:
+        return True
+    reach = buffer.dtype.itemsize - 1
+    # The first dim in which the indices of two elements differ; the others are free.
+    return any(
+        _is_reachable([(step, 1, span), *((s, -n, n) for s, n in long[k + 1 :])], -reach, reach)
+        for k, (step, span) in enumerate(long)
+    )
 
 
 def _is_reachable(terms: Sequence[_Term], low: int, high: int) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from reshard.errors import LayoutError
+from reshard.errors import LayoutError, UnsupportedError
 
-__all__ = ["Placement", "Replicate", "Shard"]
+__all__ = ["Placement", "Replicate", "Shard", "check_placement"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +43,14 @@ class Shard:
 
 
 Placement = Replicate | Shard
+
+
+def check_placement(placement: object) -> None:
+    """Raises UnsupportedError for what is no placement, such as a partial sum."""
+    if isinstance(placement, Replicate | Shard):
+        return
+    raise UnsupportedError(
+        f"placement {placement!r} is not Replicate or Shard. Partial sums (torch Partial, JAX "
+        "unreduced) are not a copy of the tensor: reduce first, with DTensor.redistribute to "
+        "Replicate or Shard, or jax.sharding.reshard to a spec without unreduced axes."
+    )

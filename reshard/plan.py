@@ -99,9 +99,10 @@ class Plan:
         """
         streams: Counter[tuple[int, int]] = Counter()
         for rank in self.dst_ranks if ranks is None else ranks:
-            for transfer in self.rank_plan(rank).transfers_in():
-                if transfer.src_rank != rank:
-                    streams[transfer.src_rank, rank] += self.nbytes(transfer)
+            for pair, count, src_rank, volume in self.rank_plan(rank).volumes_in():
+                if src_rank != rank:
+                    nbytes = count * volume * self.pairs[pair].wire_dtype.itemsize
+                    streams[src_rank, rank] += nbytes
         return dict(streams)
 
     @cached_property
@@ -143,14 +144,19 @@ class Plan:
             )
 
     def describe(self) -> str:
-        """Returns a summary: per kind of tensor what moves and how, loads per rank, schedule."""
+        """Returns a summary: per kind of tensor what moves and how, loads per rank, schedule.
+
+        Raises:
+            PlanError: if a source layout does not hold what a destination stores.
+        """
         return describe(self)
 
     def explain(self, name: str, rank: int) -> str:
         """Returns which boxes of a tensor a rank holds, sends and receives, from whom and why.
 
         Raises:
-            PlanError: if no tensor of the plan has this name.
+            PlanError: if no tensor of the plan has this name, or no side has this rank; if a source
+                layout does not hold what the rank stores.
         """
         return explain(self, name, rank)
 
@@ -176,6 +182,11 @@ def make_plan(
 ) -> Plan:
     """Returns the plan that moves all tensors of the source side to the destination side.
 
+    Names, canonical shapes and dtypes are checked here. What each rank sends and receives is worked
+    out when it is asked for, so that one rank of a thousand pays for itself alone; a source that
+    lacks elements which a destination stores is an error of that moment. `plan.check()` asks for
+    all ranks.
+
     Args:
         src_specs, dst_specs: all tensors of each side, with ranks numbered in one space.
         casts: (source dtype, destination dtype) conversions that are wanted.
@@ -183,7 +194,9 @@ def make_plan(
         staging_bytes: budget per process for chunks under way.
 
     Raises:
-        PlanError: listing everything that does not fit; nothing is planned then.
+        PlanError: listing everything that does not fit; nothing is planned then. Gaps in a source
+            layout are found by `check`, `describe`, `explain`, `rank_plan` and whatever moves data.
+        LayoutError: if `casts` are not pairs.
 
     Example:
         >>> from reshard import Layout, Mesh, Shard, TensorSpec, make_plan

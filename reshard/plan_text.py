@@ -30,16 +30,18 @@ def describe(plan: Plan) -> str:
     received: Counter[int] = Counter()
     local = 0
     per_geometry: dict[int, list[int]] = {}
-    for transfer in plan.transfers():
-        nbytes = plan.nbytes(transfer)
-        entry = per_geometry.setdefault(id(plan.pairs[transfer.pair].geometry), [0, 0])
-        entry[0] += 1
-        entry[1] += nbytes
-        if transfer.src_rank == transfer.dst_rank:
-            local += nbytes
-        else:
-            sent[transfer.src_rank] += nbytes
-            received[transfer.dst_rank] += nbytes
+    for rank in plan.dst_ranks:
+        for number, count, src_rank, volume in plan.rank_plan(rank).volumes_in():
+            pair = plan.pairs[number]
+            nbytes = count * volume * pair.wire_dtype.itemsize
+            entry = per_geometry.setdefault(id(pair.geometry), [0, 0])
+            entry[0] += count
+            entry[1] += nbytes
+            if src_rank == rank:
+                local += nbytes
+            else:
+                sent[src_rank] += nbytes
+                received[rank] += nbytes
     schedule = plan.schedule
     lines = [
         f"{len(plan.pairs)} tensors, {len(plan.src_ranks)} source ranks -> "
@@ -92,6 +94,12 @@ def explain(plan: Plan, name: str, rank: int) -> str:
             f"no tensor of this plan is called {name!r}; it has {len(plan.pairs)}, such as "
             f"{[pair.name for pair in plan.pairs[:3]]}."
         )
+    if rank not in plan.ranks:
+        raise PlanError(
+            f"no rank of this plan is {rank!r}: the source has {_ranks_text(plan.src_ranks)}, the "
+            f"destination {_ranks_text(plan.dst_ranks)}. Ranks of both sides are numbered in one "
+            "space; TensorSpec.shifted moves one side's."
+        )
     lines = []
     for number in numbers:
         pair = plan.pairs[number]
@@ -108,6 +116,14 @@ def explain(plan: Plan, name: str, rank: int) -> str:
         if not (outgoing or incoming):
             lines.append(f"  rank {rank} neither sends nor receives it")
     return "\n".join(lines)
+
+
+def _ranks_text(ranks: tuple[int, ...]) -> str:
+    """Returns ascending ranks in few words."""
+    if len(ranks) > 1 and ranks[-1] - ranks[0] == len(ranks) - 1:
+        return f"{ranks[0]} to {ranks[-1]}"
+    shown = ", ".join(map(str, ranks[:8]))
+    return shown if len(ranks) <= 8 else f"{shown}, ... ({len(ranks)} in all)"
 
 
 def _names(plan: Plan, number: int) -> set[str]:

@@ -7,6 +7,7 @@ geometries (9 to 19 in a model of 1,000 parameters), not of the parameters or th
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -49,6 +50,29 @@ class RankPlan:
             for start, copy, peer, stop in legs:
                 yield Transfer(pair, ranks[peer], self.rank, start, stop, copy)
 
+    def volumes_in(self) -> Iterator[tuple[int, int, int, int]]:
+        """Yields (pair number, number of pairs, source rank, elements of one) per receive.
+
+        Pairs that share their legs come as one, under the number of the first of them, so that sums
+        over a model cost as much as its distinct geometries.
+        """
+        alike = Counter((id(legs), id(ranks)) for _, legs, ranks in self.receives)
+        for pair, legs, ranks in self.receives:
+            count = alike.pop((id(legs), id(ranks)), 0)
+            for start, _, peer, stop in legs if count else ():
+                yield pair, count, ranks[peer], _volume_between(start, stop)
+
+
+def _volume_between(start: tuple[int, ...], stop: tuple[int, ...]) -> int:
+    return math.prod([b - a for a, b in zip(start, stop, strict=True)])
+
+
+def _interned_ranks(pairs: Sequence[TensorPair]) -> dict[int, tuple[int, ...]]:
+    """Returns the ranks of each layout, told by its id; equal ones are one object."""
+    layouts = {id(spec.layout): spec.layout for pair in pairs for spec in (pair.src, pair.dst)}
+    ranks: dict[tuple[int, ...], tuple[int, ...]] = {}
+    return {key: ranks.setdefault(found := layout.ranks, found) for key, layout in layouts.items()}
+
 
 class Planner:
     """Plans ranks of one list of pairs; keeps what geometries have in common."""
@@ -58,6 +82,7 @@ class Planner:
         self._plans: dict[int, GeometryPlan] = {}
         self._volumes: dict[tuple[int, int], int] = {}
         self._proven: dict[int, Legs] = {}
+        self._ranks = _interned_ranks(pairs)
 
     def plan_rank(self, rank: int) -> RankPlan:
         """Returns one rank's part of the plan.
@@ -79,14 +104,14 @@ class Planner:
             if position is not None:
                 legs = self._plan(pair).sends(position, pair.rotation)
                 if legs:
-                    sends.append((number, legs, dst_layout.ranks))
+                    sends.append((number, legs, self._ranks[id(dst_layout)]))
             position = positions[id(dst_layout)]
             if position is not None:
                 legs = self._plan(pair).receives(position, pair.rotation)
                 if id(legs) not in self._proven:
                     self._prove(pair, position, legs)
                 if legs:
-                    receives.append((number, legs, src_layout.ranks))
+                    receives.append((number, legs, self._ranks[id(src_layout)]))
         return RankPlan(rank, tuple(sends), tuple(receives))
 
     def _prove(self, pair: TensorPair, position: int, legs: Legs) -> None:
@@ -140,9 +165,7 @@ def _check_exact_cover(pair: TensorPair, position: int, expected: int, receives:
     Legs of one copy are disjoint if no two of them meet; together with equal volumes that leaves
     no element out.
     """
-    volume = sum(
-        math.prod([b - a for a, b in zip(leg.start, leg.stop, strict=True)]) for leg in receives
-    )
+    volume = sum(_volume_between(leg.start, leg.stop) for leg in receives)
     if volume != expected or _some_meet(receives):
         raise PlanError(
             f"{pair.name}: destination rank {pair.dst.layout.ranks[position]} stores {expected} "

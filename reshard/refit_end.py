@@ -14,11 +14,12 @@ import msgspec
 from reshard.buffers import Buffer, BufferChecks, BufferKey, BufferSnapshot
 from reshard.contribution import Roster, decode_all, make_contribution
 from reshard.control_messages import Role
-from reshard.dtypes import DType
 from reshard.environment import configure_logging
+from reshard.epoch_exchange import check_timeout
 from reshard.error_report import ErrorReport, rebuild_error, report_error
 from reshard.errors import LayoutError, ReshardError
-from reshard.matching import Casts
+from reshard.matching import Casts, read_casts
+from reshard.patterns import patterns_of
 from reshard.rendezvous import EpochExchange, Go, Rendezvous, local_member
 from reshard.report import RefitReport
 from reshard.schedule import DEFAULT_STAGING_BYTES
@@ -38,11 +39,13 @@ class _Beginning(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
         verify: whether fingerprints are to be compared.
         has_no_session: whether all members have to agree on a plan anew.
         problem: why it cannot take part; nobody moves anything then.
+        timeout_s: its limit for the move.
     """
 
     verify: bool
     has_no_session: bool
     problem: ErrorReport | None
+    timeout_s: float
 
 
 class RefitEnd:
@@ -87,20 +90,6 @@ class RefitEnd:
         import reshard._native  # noqa: F401
 
         configure_logging()
-        self.timeout_s = timeout_s
-        self._role: Role = role
-        self._ranks = tuple(ranks)
-        self._specs = tuple(specs)
-        self._casts = tuple((str(DType.of(a)), str(DType.of(b))) for a, b in casts)
-        self._allow_unmatched = tuple(allow_unmatched)
-        self._staging_bytes = staging_bytes
-        self._copy_rate = 0.0
-        self._session: Session | None = None
-        self._session_epoch = -1
-        self._checks = BufferChecks(self._specs, self._ranks, writes=role == "destination")
-        self._checked: BufferSnapshot | None = None
-        self._report: RefitReport | None = None
-        self._has_left = False
         member = local_member(
             role,
             group,
@@ -109,6 +98,26 @@ class RefitEnd:
             process=process,
             num_processes=num_processes,
         )
+        if staging_bytes <= 0:
+            raise LayoutError(
+                f"{role} {group!r}: staging_bytes={staging_bytes} is not above 0. "
+                f"Leave it out for {DEFAULT_STAGING_BYTES}."
+            )
+        check_timeout(timeout_s)
+        self.timeout_s = timeout_s
+        self._role: Role = role
+        self._ranks = member.ranks
+        self._specs = tuple(specs)
+        self._casts = tuple((str(a), str(b)) for a, b in read_casts(casts))
+        self._allow_unmatched = patterns_of("allow_unmatched", allow_unmatched)
+        self._staging_bytes = staging_bytes
+        self._copy_rate = 0.0
+        self._session: Session | None = None
+        self._session_epoch = -1
+        self._checks = BufferChecks(self._specs, self._ranks, writes=role == "destination")
+        self._checked: BufferSnapshot | None = None
+        self._report: RefitReport | None = None
+        self._has_left = False
         self._rendezvous = Rendezvous(
             address, member, token=token, min_destinations=min_destinations
         )
@@ -197,44 +206,52 @@ class RefitEnd:
         if self._has_left:
             raise LayoutError(f"this {self._role} is closed; make a new one.")
         limit = self.timeout_s if timeout_s is None else timeout_s
-        deadline = time.monotonic() + limit
         start = time.perf_counter()
-        own = _Beginning(verify, self._session is None, self._problem_of(buffers))
+        own = _Beginning(verify, self._session is None, self._problem_of(buffers), limit)
+        exchange: EpochExchange | None = None
         try:
             # A destination that died since the last refit is the store's to notice: the source
             # goes on without it.
             go = self._rendezvous.begin(
                 msgspec.msgpack.encode(own), timeout_s=limit, version=version
             )
-        except ReshardError:
-            self._drop_session()
-            raise
-        waited = time.perf_counter()
-        everybody: list[_Beginning] = decode_all(go.payloads, _Beginning)
-        _raise_problem(go, everybody)
-        exchange = self._rendezvous.exchange_of(go)
-        try:
-            session = self._session_of(go, exchange, buffers, everybody, deadline)
-            phases = {"wait": waited - start, "setup": time.perf_counter() - waited}
-            self._before_move()
-            self._report = session.refit(
-                exchange,
-                *self._sides(buffers),
-                run_id=go.epoch << 32 | go.refit,
-                version=go.version or 0,
-                epoch=go.epoch,
-                verify=any(each.verify for each in everybody),
-                timeout_s=max(0.0, deadline - time.monotonic()),
-                phases=phases,
-            )
+            exchange = self._rendezvous.exchange_of(go)
+            waited = time.perf_counter()
+            everybody: list[_Beginning] = decode_all(go.payloads, _Beginning)
+            # Whoever gave up soonest must not end what all others would still wait for.
+            deadline = time.monotonic() + max(each.timeout_s for each in everybody)
+            problem = _problem_among(go, everybody)
+            if problem is None:
+                session = self._session_of(go, exchange, buffers, everybody, deadline)
+                phases = {"wait": waited - start, "setup": time.perf_counter() - waited}
+                self._before_move()
+                self._report = session.refit(
+                    exchange,
+                    *self._sides(buffers),
+                    run_id=go.epoch << 32 | go.refit,
+                    version=go.version or 0,
+                    epoch=go.epoch,
+                    verify=any(each.verify for each in everybody),
+                    timeout_s=max(0.0, deadline - time.monotonic()),
+                    phases=phases,
+                )
+                _logger.info("%s: %s", self._role, self._report)
+                return self._report
         except BaseException as error:
+            self._give_up(exchange, error)
+            raise
+        # All members raise it, so nobody has to be told, and the session stays good.
+        raise problem
+
+    def _give_up(self, exchange: EpochExchange | None, error: BaseException) -> None:
+        """Tells the others that this process leaves the refit, however far it got."""
+        if exchange is None:
+            self._rendezvous.withdraw()
+        else:
             exchange.fail(error)
             if self._session is not None:
                 self._session.abort(str(error) or type(error).__name__)
-            self._drop_session()
-            raise
-        _logger.info("%s: %s", self._role, self._report)
-        return self._report
+        self._drop_session()
 
     def _before_move(self) -> None:
         """Called when everybody agreed and bytes are about to move."""
@@ -296,12 +313,13 @@ class RefitEnd:
             session.close()
 
 
-def _raise_problem(go: Go, everybody: Sequence[_Beginning]) -> None:
-    """Raises what the first member says that cannot take part; the same error on all of them."""
+def _problem_among(go: Go, everybody: Sequence[_Beginning]) -> ReshardError | None:
+    """Returns what the first member says that cannot take part; the same error on all of them."""
     for member, beginning in zip(go.members, everybody, strict=True):
         if beginning.problem is not None:
             text = f"{member.describe()}: {beginning.problem.message}"
-            raise rebuild_error(msgspec.structs.replace(beginning.problem, message=text))
+            return rebuild_error(msgspec.structs.replace(beginning.problem, message=text))
+    return None
 
 
 def place_members(go: Go) -> tuple[Roster, tuple[int, ...]]:

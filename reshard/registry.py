@@ -143,14 +143,15 @@ class Registry:
         if group.role != "source" and not group.is_ready:
             return group.silent(now), [group] if group.is_complete else []
         if source is None:
-            return ["a source (none is registered)"], []
+            return ["a source (none has called publish)"], []
         if not source.is_ready:
             return source.silent(now), []
         late = [other for other in complete if not other.is_ready]
         texts = [text for other in late for text in other.silent(now)]
         if len(complete) < self._min_destinations:
             texts.append(
-                f"destinations ({len(complete)} of min_destinations={self._min_destinations})"
+                f"destinations ({len(complete)} of min_destinations={self._min_destinations} "
+                "have called refit)"
             )
             for other in self._groups.values():
                 if other.role != "source" and not other.is_complete:

@@ -14,16 +14,22 @@ Who waits for whom, and which error reaches whom, is decided by the store (`resh
 
 from __future__ import annotations
 
+import collections
 import importlib.metadata
 import logging
+import operator
 import os
 import socket
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, SupportsIndex
 
+from reshard.addresses import heartbeat_ms
 from reshard.control_messages import (
+    MAX_NAME_LENGTH,
+    MAX_RANKS_PER_PROCESS,
+    MAX_SEEN_EPOCH,
     Begin,
     Bye,
     Hello,
@@ -35,8 +41,8 @@ from reshard.control_messages import (
     Withdraw,
 )
 from reshard.epoch_exchange import GRACE_S, EpochExchange, Go, check_timeout, expect
-from reshard.error_report import report_error
-from reshard.errors import RendezvousError, TransportError
+from reshard.error_report import encodable, report_error
+from reshard.errors import LayoutError, RendezvousError, TransportError
 from reshard.store import StoreClient, StoreGoneError
 from reshard.store_server import DEFAULT_MAX_MESSAGE_BYTES
 
@@ -60,6 +66,9 @@ class Rendezvous:
         max_message_bytes: largest payload.
         heartbeat_interval_s: how often the connection is checked.
         heartbeat_timeout_s: silence after which the store counts as gone.
+
+    Raises:
+        LayoutError: a number is out of range.
     """
 
     def __init__(
@@ -74,17 +83,20 @@ class Rendezvous:
         heartbeat_interval_s: float = 1.0,
         heartbeat_timeout_s: float = 5.0,
     ) -> None:
+        where = f"{member.role} {member.group!r}"
+        heartbeat_ms(heartbeat_interval_s, heartbeat_timeout_s)
         self._address = address
         self._member = member
         self._token = token
-        self._min_destinations = min_destinations
-        self._last_epoch = last_epoch
-        self._max_message_bytes = max_message_bytes
+        self._min_destinations = _number(where, "min_destinations", min_destinations, 1)
+        self._last_epoch = _number(where, "last_epoch", last_epoch, 0, MAX_SEEN_EPOCH + 1)
+        self._max_message_bytes = _number(where, "max_message_bytes", max_message_bytes, 1, 1 << 62)
         self._heartbeat_interval_s = heartbeat_interval_s
         self._heartbeat_timeout_s = heartbeat_timeout_s
         self._client: StoreClient | None = None
         self._known_epoch = 0
         self._known_members: tuple[Member, ...] = ()
+        self._begun: int | None = None
         self._is_closed = False
 
     def __enter__(self) -> Self:
@@ -150,6 +162,7 @@ class Rendezvous:
 
         Collective: every process of the source and of every complete destination.
         """
+        self._begun = None
         check_timeout(timeout_s)
         deadline = time.monotonic() + timeout_s
         client = self._registered_client(timeout_s, while_waiting)
@@ -160,15 +173,24 @@ class Rendezvous:
             known_epoch=self._known_epoch,
             version=version,
         )
+        self._begun = request.request
         try:
             reply, payloads = client.call(
                 request, payload, timeout_s=remaining_s + GRACE_S, while_waiting=while_waiting
             )
-        finally:
-            if not client.is_answered(request.request):
-                client.notify(Withdraw(request=request.request))
-        started = expect(reply, Started)
-        return self._note(started, tuple(payloads))
+            return self._note(expect(reply, Started), tuple(payloads))
+        except BaseException:
+            self.withdraw()
+            raise
+
+    def withdraw(self) -> None:
+        """Takes the last `begin` back, whether the refit has formed or not; others get an error.
+
+        For an exception between `begin` and `exchange_of`; does nothing without a `begin`.
+        """
+        begun, self._begun = self._begun, None
+        if begun is not None and self._client is not None:
+            self._client.notify(Withdraw(request=begun))
 
     def refuse(self, error: BaseException, *, timeout_s: float) -> None:
         """Tells all others why this process takes no part in the next refit; see `Refuse`.
@@ -300,18 +322,67 @@ def local_member(
         num_ranks: ranks of the program.
         process: index of this process in its program.
         num_processes: processes of the program.
+
+    Raises:
+        LayoutError: a name or a number is out of range.
     """
+    _check_names(role, group)
+    where = f"{role} {group!r}"
+    num_processes = _number(where, "num_processes", num_processes, 1)
+    num_ranks = _number(where, "num_ranks", num_ranks, 1)
     return Member(
         role=role,
         group=group,
-        process=process,
+        process=_number(where, "process", process, 0, num_processes),
         num_processes=num_processes,
-        ranks=tuple(ranks),
+        ranks=_checked_ranks(where, ranks, num_ranks),
         num_ranks=num_ranks,
-        host=socket.gethostname(),
+        host=socket.gethostname()[:MAX_NAME_LENGTH] or "unknown",
         pid=os.getpid(),
         library_version=_library_version(),
     )
+
+
+def _check_names(role: object, group: object) -> None:
+    if role not in ("source", "destination"):
+        raise LayoutError(f'role={role!r} is not "source" or "destination".')
+    if not isinstance(group, str) or not 1 <= len(group) <= MAX_NAME_LENGTH:
+        length = f" of {len(group)} characters" if isinstance(group, str) else ""
+        raise LayoutError(
+            f"{role}: group={repr(group)[:80]}{length} is not a name of 1 to {MAX_NAME_LENGTH} "
+            "characters. Name the program, the same in all of its processes."
+        )
+    if encodable(group) != group:
+        raise LayoutError(
+            f"{role}: group={group!r} has characters that UTF-8 cannot encode. Leave them out."
+        )
+
+
+def _checked_ranks(where: str, ranks: Sequence[int], num_ranks: int) -> tuple[int, ...]:
+    """Returns ranks as plain numbers, if a program of so many ranks can have them."""
+    numbers = tuple(_number(where, "ranks", rank, 0, num_ranks) for rank in ranks)
+    if not 1 <= len(numbers) <= MAX_RANKS_PER_PROCESS:
+        raise LayoutError(
+            f"{where}: ranks has {len(numbers)} numbers, and a process drives 1 to "
+            f"{MAX_RANKS_PER_PROCESS} ranks. Give the ranks whose arrays it has."
+        )
+    if len(set(numbers)) < len(numbers):
+        rank, count = collections.Counter(numbers).most_common(1)[0]
+        raise LayoutError(f"{where}: ranks has {rank} {count} times. Give each rank once.")
+    return numbers
+
+
+def _number(where: str, name: str, value: SupportsIndex, first: int, end: int = 1 << 31) -> int:
+    """Returns a value as a plain number, which is all that can be sent, if it is from first on."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = first - 1
+    if not first <= number < end:
+        raise LayoutError(
+            f"{where}: {name}={value!r} is not a whole number from {first} to {end - 1}."
+        )
+    return number
 
 
 def _library_version() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from reshard.box import Box
@@ -11,7 +12,7 @@ from reshard.layout import AnyLayout, LocalBox
 __all__ = ["SegmentedLayout"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class SegmentedLayout:
     """Segments joined along one dim; every rank joins its local parts of them in the same order.
 
@@ -42,9 +43,10 @@ class SegmentedLayout:
     lengths: tuple[int, ...]
     layouts: tuple[AnyLayout, ...]
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "lengths", tuple(self.lengths))
-        object.__setattr__(self, "layouts", tuple(self.layouts))
+    def __init__(self, dim: int, lengths: Iterable[int], layouts: Iterable[AnyLayout]) -> None:
+        object.__setattr__(self, "dim", dim)
+        object.__setattr__(self, "lengths", tuple(lengths))
+        object.__setattr__(self, "layouts", tuple(layouts))
         if len(self.lengths) != len(self.layouts) or not self.layouts:
             raise LayoutError(
                 f"{len(self.lengths)} segment lengths and {len(self.layouts)} layouts; "

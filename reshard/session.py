@@ -142,7 +142,8 @@ class Session:
         try:
             exchange.exchange("listening", b"", timeout_s=_left(deadline))
             if self._communicator is not None:
-                self._communicator.connect(_left(deadline))
+                # The deadline may be over already, but connecting takes no limit of 0.
+                self._communicator.connect(max(_left(deadline), _SHORTEST_RUN_S))
             exchange.exchange("connected", b"", timeout_s=_left(deadline))
         except BaseException:
             self.close()
@@ -212,7 +213,7 @@ class Session:
             limit = max(timeout_s - min(_CAUSE_S / 2, timeout_s / 10), _SHORTEST_RUN_S)
             stats = self._local.run(self._communicator, run_id=run_id, timeout_s=limit)
         except TransportError as error:
-            self._raise_cause(exchange, error)
+            self._raise_cause(exchange, self._explained(error))
         moved = time.perf_counter()
         sums = self._local.fingerprints() if verify else b""
         return Outcome(
@@ -268,6 +269,17 @@ class Session:
             exchange.exchange("done", _GAVE_UP, timeout_s=_CAUSE_S, while_waiting=give_up)
         exchange.fail(error, culprit=self._process_of(error.peer))
         raise error
+
+    def _explained(self, error: TransportError) -> TransportError:
+        """Returns an error of the native run with the other end as its program knows it."""
+        lost = self._process_of(error.peer)
+        if lost is None:
+            return error
+        text = (
+            f"{error} Rank {error.peer} of the plan belongs to {self._roster.names[lost]}. The "
+            "next refit brings everything again."
+        )
+        return type(error)(text, rank=error.rank, peer=error.peer, status=error.status)
 
     def _patience(self, exchange: Exchange, error: TransportError) -> float:
         """Returns how long to wait for the word of whoever broke the run.

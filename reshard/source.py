@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 from reshard.buffers import Buffer, BufferKey
 from reshard.errors import LayoutError
@@ -14,6 +15,8 @@ from reshard.store_server import StoreServer
 from reshard.tensor_spec import TensorSpec
 
 __all__ = ["Source"]
+
+_MAX_VERSION = 1 << 62  # what every message of the control plane can hold as a signed number
 
 
 class Source(RefitEnd):
@@ -57,7 +60,7 @@ class Source(RefitEnd):
         self,
         buffers: Mapping[BufferKey, Buffer],
         *,
-        version: int,
+        version: SupportsIndex,
         verify: bool = True,
         timeout_s: float | None = None,
     ) -> RefitReport:
@@ -67,9 +70,11 @@ class Source(RefitEnd):
 
         Args:
             buffers: local arrays per (rank, stored name).
-            version: must be larger than that of the last finished publish.
+            version: a whole number from 0 to 2**62, larger than that of the last finished publish;
+                NumPy, torch and JAX integers are taken too.
             verify: compare fingerprints of all tensors afterwards.
-            timeout_s: limit for waiting and moving; None means that of the constructor.
+            timeout_s: how long to wait for the others. Once all are there, the longest limit that
+                any of them gave holds for everybody. None means that of the constructor.
 
         Raises:
             LayoutError, PlanError: something does not fit; nothing moved, on any rank.
@@ -81,13 +86,14 @@ class Source(RefitEnd):
         Collective: every process of the source, and `refit` on every process of every destination.
         """
         with self.telling_others():
-            if version <= self._version:
+            number = _read_version(version)
+            if number <= self._version:
                 raise LayoutError(
-                    f"version {version} was published before (last was {self._version}). "
-                    "Versions have to grow."
+                    f"version {number} was published before (last was {self._version}). "
+                    f"Versions have to grow: give {self._version + 1} or more."
                 )
-        report = self._take_part(buffers, version=version, verify=verify, timeout_s=timeout_s)
-        self._version = version
+        report = self._take_part(buffers, version=number, verify=verify, timeout_s=timeout_s)
+        self._version = number
         return report
 
     def close(self) -> None:
@@ -99,3 +105,18 @@ class Source(RefitEnd):
         server, self._server = self._server, None
         if server is not None:
             server.close()
+
+
+def _read_version(given: object) -> int:
+    """Returns a version as a number; booleans and floats are slips, not versions."""
+    is_bool = isinstance(given, bool) or str(getattr(given, "dtype", "")).endswith("bool")
+    try:
+        number = -1 if is_bool else operator.index(given)  # type: ignore[arg-type]
+    except TypeError:
+        number = -1
+    if not 0 <= number <= _MAX_VERSION:
+        raise LayoutError(
+            f"version={given!r} is not a version. Give a whole number from 0 to 2**62, such as the "
+            "number of the training step."
+        )
+    return number

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import math
+import os
 import struct
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from typing import Final, Self
 
 import zmq
 
-from reshard.addresses import Address, parse_address, require_token
+from reshard.addresses import Address, heartbeat_ms, parse_address, require_token
 from reshard.control_messages import (
     Failed,
     MessageError,
@@ -29,7 +30,11 @@ from reshard.control_messages import (
 )
 from reshard.error_report import rebuild_error
 from reshard.errors import RendezvousError, TransferTimeout
-from reshard.store_server import DEFAULT_MAX_MESSAGE_BYTES, has_message, watch_events
+from reshard.store_server import (
+    DEFAULT_MAX_MESSAGE_BYTES,
+    has_message,
+    watch_events,
+)
 from reshard.token_keys import TokenKeys
 
 __all__ = ["StoreClient", "StoreGoneError"]
@@ -57,7 +62,7 @@ class StoreGoneError(RendezvousError):
 
 
 class StoreClient:
-    """One connection to a store; used by one thread.
+    """One connection to a store; used by one thread, and lost in a forked child.
 
     Args:
         address: `tcp://host:port` of the store.
@@ -89,6 +94,7 @@ class StoreClient:
             raise RendezvousError(
                 f"{address} is an address to bind, not one to connect to. Name the store's machine."
             )
+        interval_ms, timeout_ms = heartbeat_ms(heartbeat_interval_s, heartbeat_timeout_s)
         self.max_message_bytes = max_message_bytes
         self.is_failure_told = False
         self._requests = 0
@@ -98,6 +104,8 @@ class StoreClient:
         self._num_cut_handshakes = 0
         self._failure: RendezvousError | None = None
         numeric = self._address.resolve()
+        # libzmq's threads do not exist in a forked child, where its calls never return.
+        self._pid = os.getpid()
         self._context = zmq.Context()
         self._socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
         self._socket.linger = _LINGER_MS
@@ -105,8 +113,7 @@ class StoreClient:
         self._socket.maxmsgsize = max_message_bytes
         self._socket.reconnect_ivl = _RECONNECT_MS
         self._socket.reconnect_ivl_max = _MAX_RECONNECT_MS
-        self._socket.heartbeat_ivl = round(heartbeat_interval_s * 1000)
-        self._socket.heartbeat_timeout = round(heartbeat_timeout_s * 1000)
+        self._socket.heartbeat_ivl, self._socket.heartbeat_timeout = interval_ms, timeout_ms
         if token is not None:
             keys = TokenKeys.derive(token)
             self._socket.curve_serverkey = keys.server_public
@@ -137,9 +144,14 @@ class StoreClient:
     @property
     def is_lost(self) -> bool:
         """Says whether this client can be used no more; looks at the news of the connection."""
-        if not self._context.closed:
-            self._read_events()
-        return self._context.closed or self._failure is not None
+        if not self._is_usable:
+            return True
+        self._read_events()
+        return self._failure is not None
+
+    @property
+    def _is_usable(self) -> bool:
+        return self._pid == os.getpid() and not self._context.closed
 
     def new_request(self) -> int:
         """Returns the number of the next request."""
@@ -198,8 +210,11 @@ class StoreClient:
                 while_waiting()
 
     def close(self) -> None:
-        """Frees everything; notices on their way get half a second; idempotent."""
-        if self._context.closed:
+        """Frees everything; notices on their way get half a second; idempotent.
+
+        Does nothing in a forked child: the connection is the parent's.
+        """
+        if not self._is_usable:
             return
         self._socket.disable_monitor()
         self._events.close(linger=0)
@@ -208,8 +223,9 @@ class StoreClient:
         self._context.term()
 
     def _send(self, request: Request, payload: bytes | None) -> None:
-        if self._context.closed:
-            raise RendezvousError(f"the connection to the store at {self._address} is closed.")
+        if not self._is_usable:
+            state = "closed" if self._pid == os.getpid() else f"that of process {self._pid}"
+            raise RendezvousError(f"the connection to the store at {self._address} is {state}.")
         if payload is not None and len(payload) > self.max_message_bytes:
             raise RendezvousError(
                 f"a control message of {len(payload)} bytes is over the limit of "

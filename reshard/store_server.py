@@ -1,7 +1,8 @@
 """The store: one thread with one socket that serves every process of both programs.
 
 The thread owns the sockets and the membership; other threads only read counters and ask it to end.
-What comes from the network is never trusted: a message that does not decode is counted and dropped,
+It does not hold the `StoreServer`, so that one which nobody holds any more ends as if closed.
+What comes from the network is never trusted: a message that does not decode is counted and refused,
 one that is too large costs its sender the connection. A dead process is seen when its TCP
 connection ends: at once after a kill, after the heartbeat limit when it is stopped or its machine
 is gone.
@@ -12,30 +13,40 @@ from __future__ import annotations
 import errno
 import logging
 import math
+import os
 import socket
 import struct
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Self
 
 import zmq
 
-from reshard.addresses import Address, parse_address, require_token
+from reshard.addresses import Address, heartbeat_ms, parse_address, require_token
 from reshard.control_messages import (
+    Failed,
     Hello,
     MessageError,
     ProtocolVersionError,
+    Reply,
     decode_request,
     encode,
     encode_refusal,
 )
+from reshard.error_report import report_error
 from reshard.errors import RendezvousError
 from reshard.membership import Membership
 from reshard.token_keys import ZAP_ENDPOINT, TokenKeys, answer_zap
 
-__all__ = ["DEFAULT_MAX_MESSAGE_BYTES", "StoreServer", "has_message", "watch_events"]
+__all__ = [
+    "DEFAULT_MAX_MESSAGE_BYTES",
+    "StoreServer",
+    "has_message",
+    "watch_events",
+]
 
 DEFAULT_MAX_MESSAGE_BYTES: Final = 64 << 20
 
@@ -45,6 +56,7 @@ _MAX_BATCH: Final = 256  # messages served before connections and deadlines are 
 _MAX_FRAMES: Final = 2  # header and payload
 _LINGER_MS: Final = 500
 _JOIN_S: Final = 10.0
+_MAX_POLL_S: Final = 3600.0  # poll counts milliseconds in 32 bits; a longer wait is several polls
 _REQUESTS_IN_FLIGHT: Final = 16  # per connection; a process has one request and a few notices
 _EVENT: Final = struct.Struct("=HI")
 _REFUSED: Final = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
@@ -84,26 +96,18 @@ class StoreServer:
     ) -> None:
         wanted = parse_address(address)
         require_token(wanted, token)
-        self.messages_received = 0
-        self.messages_refused = 0
-        self.handshakes_refused = 0
-        self._keys = None if token is None else TokenKeys.derive(token)
-        self._membership = Membership(max_members=max_members, max_message_bytes=max_message_bytes)
-        self._generations: dict[int, int] = {}
-        self._connections: dict[tuple[int, int], bytes] = {}
-        self._context = zmq.Context()
-        try:
-            self._router = self._open_router(
-                max_message_bytes, heartbeat_interval_s, heartbeat_timeout_s
-            )
-            self._zap = self._open_zap()
-            self._events = watch_events(self._router, _WATCHED)
-            self._address = self._bind(wanted)
-        except BaseException:
-            self._context.destroy(linger=0)
-            raise
-        self._wake_sender, self._wake_receiver = socket.socketpair()
-        self._thread = threading.Thread(target=self._serve, name="reshard-store", daemon=True)
+        heartbeat = heartbeat_ms(heartbeat_interval_s, heartbeat_timeout_s)
+        self._loop = _StoreLoop(
+            wanted,
+            None if token is None else TokenKeys.derive(token),
+            Membership(max_members=max_members, max_message_bytes=max_message_bytes),
+            max_message_bytes=max_message_bytes,
+            heartbeat=heartbeat,
+        )
+        self._thread = threading.Thread(target=self._loop.run, name="reshard-store", daemon=True)
+        # Not at exit: the end of the process closes every connection anyway.
+        self._finalizer = weakref.finalize(self, _wake, self._loop.wake_sender, os.getpid())
+        self._finalizer.atexit = False
         self._thread.start()
 
     def __enter__(self) -> Self:
@@ -120,33 +124,78 @@ class StoreServer:
     @property
     def address(self) -> str:
         """The address that is bound, with its real port."""
-        return str(self._address)
+        return str(self._loop.address)
 
     @property
     def local_address(self) -> str:
         """The address under which processes of this machine reach the store."""
-        return str(self._address.reachable_here())
+        return str(self._loop.address.reachable_here())
+
+    @property
+    def messages_received(self) -> int:
+        """How many messages came, of any kind."""
+        return self._loop.messages_received
+
+    @property
+    def messages_refused(self) -> int:
+        """How many of them were not understood."""
+        return self._loop.messages_refused
+
+    @property
+    def handshakes_refused(self) -> int:
+        """How many connections had a wrong token, or were not of this library."""
+        return self._loop.handshakes_refused
 
     def close(self) -> None:
-        """Tells everybody who waits that the store ends, and frees everything; idempotent."""
-        if self._context.closed:
-            return
-        self._wake_sender.close()
+        """Tells everybody who waits that the store ends, and frees everything; idempotent.
+
+        In a forked child, where the store's thread does not exist, it only forgets the store.
+        """
+        self._finalizer()
         self._thread.join(_JOIN_S)
         if self._thread.is_alive():
             raise RendezvousError(f"the store at {self.address} did not end in {_JOIN_S} s.")
-        self._wake_receiver.close()
-        self._context.term()
 
-    def _open_router(
-        self, max_message_bytes: int, interval_s: float, timeout_s: float
-    ) -> zmq.Socket[bytes]:
+
+class _StoreLoop:
+    """What the store's thread works with; after `run` has begun, no other thread touches it.
+
+    The exceptions are the counters and the address, which others read, and `wake_sender`.
+    """
+
+    def __init__(
+        self,
+        wanted: Address,
+        keys: TokenKeys | None,
+        membership: Membership,
+        *,
+        max_message_bytes: int,
+        heartbeat: tuple[int, int],
+    ) -> None:
+        self.messages_received = 0
+        self.messages_refused = 0
+        self.handshakes_refused = 0
+        self._keys = keys
+        self._membership = membership
+        self._generations: dict[int, int] = {}
+        self._connections: dict[tuple[int, int], bytes] = {}
+        self._context = zmq.Context()
+        try:
+            self._router = self._open_router(max_message_bytes, heartbeat)
+            self._zap = self._open_zap()
+            self._events = watch_events(self._router, _WATCHED)
+            self.address = self._bind(wanted)
+            self.wake_sender, self._wake_receiver = socket.socketpair()
+        except BaseException:
+            self._context.destroy(linger=0)
+            raise
+
+    def _open_router(self, max_message_bytes: int, heartbeat: tuple[int, int]) -> zmq.Socket[bytes]:
         router = self._context.socket(zmq.ROUTER)
         router.linger = _LINGER_MS
         router.maxmsgsize = max_message_bytes
         router.rcvhwm = _REQUESTS_IN_FLIGHT
-        router.heartbeat_ivl = round(interval_s * 1000)
-        router.heartbeat_timeout = round(timeout_s * 1000)
+        router.heartbeat_ivl, router.heartbeat_timeout = heartbeat
         if self._keys is not None:
             router.curve_server = 1
             router.curve_publickey = self._keys.server_public
@@ -178,28 +227,17 @@ class StoreServer:
 
     # In the thread
 
-    def _serve(self) -> None:
-        poller = zmq.Poller()
-        wake = self._wake_receiver.fileno()
-        for source in (self._router, self._events, wake):
-            poller.register(source, zmq.POLLIN)
-        if self._zap is not None:
-            poller.register(self._zap, zmq.POLLIN)
+    def run(self) -> None:
+        """Serves until it is woken, then tells everybody who waits, and frees everything."""
         try:
-            while True:
-                ready = [source for source, _ in poller.poll(self._milliseconds_to_deadline())]
-                if wake in ready:
-                    break
-                if self._zap in ready:
-                    self._answer_zap()
-                lost = self._read_events() if self._events in ready else []
-                if lost or self._router in ready:
-                    self._receive_batch(lost)
-                self._forget(lost)
-                self._membership.expire(time.monotonic())
-                self._send_outbox()
-            self._membership.close(f"the store at {self.address} was closed.")
-            self._send_outbox()
+            self._serve()
+            self._end(f"the store at {self.address} was closed.")
+        except BaseException as error:
+            # A mistake of ours. The thread still raises it, so that its traceback is not lost.
+            reason = f"the store at {self.address} failed: {type(error).__name__}: {error}"
+            _logger.error("%s", reason)
+            self._end(reason)
+            raise
         finally:
             # Whatever ended the thread, the processes must find their connections closed.
             self._router.disable_monitor()
@@ -207,12 +245,39 @@ class StoreServer:
             if self._zap is not None:
                 self._zap.close(linger=0)
             self._router.close(linger=_LINGER_MS)
+            self._wake_receiver.close()
+            self._context.term()
+
+    def _serve(self) -> None:
+        poller = zmq.Poller()
+        wake = self._wake_receiver.fileno()
+        for source in (self._router, self._events, wake):
+            poller.register(source, zmq.POLLIN)
+        if self._zap is not None:
+            poller.register(self._zap, zmq.POLLIN)
+        while True:
+            ready = [source for source, _ in poller.poll(self._milliseconds_to_deadline())]
+            if wake in ready:
+                return
+            if self._zap in ready:
+                self._answer_zap()
+            lost = self._read_events() if self._events in ready else []
+            if lost or self._router in ready:
+                self._receive_batch(lost)
+            self._forget(lost)
+            self._membership.expire(time.monotonic())
+            self._send_outbox()
+
+    def _end(self, reason: str) -> None:
+        self._membership.close(reason)
+        self._send_outbox()
 
     def _milliseconds_to_deadline(self) -> int | None:
         deadline = self._membership.next_deadline
         if deadline == math.inf:
             return None
-        return max(0, math.ceil((deadline - time.monotonic()) * 1000))
+        remaining_s = min(deadline - time.monotonic(), _MAX_POLL_S)
+        return max(0, math.ceil(remaining_s * 1000))
 
     def _receive_batch(self, lost: list[bytes]) -> None:
         for _ in range(_MAX_BATCH):
@@ -236,6 +301,10 @@ class StoreServer:
             return
         except MessageError as error:
             self._refuse(str(error))
+            if error.request is not None:
+                # Whoever waits for a reply must not take the store for dead.
+                report = report_error(error, origin=f"the store at {self.address}")
+                self._send(connection, Failed(request=error.request, error=report))
             return
         if isinstance(request, Hello):
             lost += self._read_events()
@@ -249,9 +318,12 @@ class StoreServer:
 
     def _send_outbox(self) -> None:
         for connection, reply, frames in self._membership.take_outbox():
-            # Never blocks and never fails for a peer that is gone: a ROUTER drops what it cannot
-            # deliver, and the end of the connection tells the rest.
-            self._router.send_multipart((connection, encode(reply), *frames), zmq.NOBLOCK)
+            self._send(connection, reply, frames)
+
+    def _send(self, connection: bytes, reply: Reply, frames: Sequence[bytes] = ()) -> None:
+        # Never blocks and never fails for a peer that is gone: a ROUTER drops what it cannot
+        # deliver, and the end of the connection tells the rest.
+        self._router.send_multipart((connection, encode(reply), *frames), zmq.NOBLOCK)
 
     def _read_events(self) -> list[bytes]:
         """Returns the connections that have ended.
@@ -289,6 +361,17 @@ class StoreServer:
     def _answer_zap(self) -> None:
         if self._zap is not None and self._keys is not None and has_message(self._zap):
             self._zap.send_multipart(answer_zap(self._zap.recv_multipart(), self._keys))
+
+
+def _wake(sender: socket.socket, pid: int) -> None:
+    """Ends the store's thread, if it is in this process; does not wait, so any thread may call it.
+
+    A forked child shares the socket: closing it there changes nothing for the parent, and closing
+    it in the parent alone would not be seen by the thread while such a child lives.
+    """
+    if pid == os.getpid():
+        sender.shutdown(socket.SHUT_WR)
+    sender.close()
 
 
 def has_message(source: zmq.Socket[bytes]) -> bool:

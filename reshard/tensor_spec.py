@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from reshard.box import Box
-from reshard.dtypes import DType
+from reshard.dtypes import DType, DTypeLike
 from reshard.errors import LayoutError
 from reshard.form import Form, ResolvedForm
 from reshard.layout import AnyLayout
 
-__all__ = ["Padding", "Part", "TensorSpec"]
+__all__ = ["Padding", "Part", "PartsLike", "TensorSpec", "read_parts"]
 
 Padding = Literal["refuse", "keep", "zero"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Part:
     """A canonical tensor that a stored tensor holds.
 
@@ -25,14 +27,20 @@ class Part:
         name: canonical (Hugging Face) name.
         form: index map from the stored tensor; None means stored as it is.
         aliases: further canonical names of the same elements (tied weights).
+
+    Raises:
+        LayoutError: if `form` is no Form or `aliases` is one string.
     """
 
     name: str
-    form: Form | None = None
-    aliases: tuple[str, ...] = ()
+    form: Form | None
+    aliases: tuple[str, ...]
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "aliases", tuple(self.aliases))
+    def __init__(self, name: str, form: Form | None = None, aliases: Iterable[str] = ()) -> None:
+        _check_part(name, form, aliases)
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "form", form)
+        object.__setattr__(self, "aliases", tuple(aliases))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -45,16 +53,60 @@ class Part:
         return form.resolve(shape)
 
 
-@dataclass(frozen=True, slots=True)
+def _check_part(name: object, form: object, aliases: object) -> None:
+    is_form = form is None or isinstance(form, Form)
+    if not (isinstance(name, str) and is_form) or isinstance(aliases, str):
+        raise LayoutError(
+            f"Part({name!r}, {form!r}, aliases={aliases!r}): give a name, a reshard.Form or None, "
+            'and a tuple of names, as in Part("w", Form("in out -> out in"), aliases=("v",)).'
+        )
+
+
+PartsLike = Part | Form | Iterable[Part]
+"""Parts as callers may write them: some, one, or the form of the one of the same name."""
+
+
+def read_parts(name: str, given: PartsLike, what: str = "parts are") -> tuple[Part, ...]:
+    """Returns the parts of the stored tensor `name`; a `Form` stands for `Part(name, form)`.
+
+    Args:
+        name: stored name.
+        given: its parts.
+        what: how messages call them.
+
+    Raises:
+        LayoutError: if something else than parts is given.
+    """
+    if isinstance(given, Form):
+        return (Part(name, given),)
+    if isinstance(given, Part):
+        return (given,)
+    parts = _all_parts(given)
+    if parts is None:
+        raise LayoutError(
+            f"{name}: its {what} {given!r}. Give a tuple of reshard.Part, as in "
+            f'(Part({name!r}, Form("in out -> out in")),), or the Form alone where the canonical '
+            "tensor has the same name."
+        )
+    return parts
+
+
+def _all_parts(given: object) -> tuple[Part, ...] | None:
+    parts = tuple(given) if isinstance(given, Iterable) else (given,)
+    return parts if all(isinstance(part, Part) for part in parts) else None
+
+
+@dataclass(frozen=True, slots=True, init=False)
 class TensorSpec:
     """One stored tensor of one side.
 
     Args:
         name: what the framework calls it.
         shape: global shape, in elements.
-        dtype: element type; a name such as `"bfloat16"` is accepted.
+        dtype: element type; all that `DType.of` knows, such as `"bfloat16"` or `torch.bfloat16`.
         layout: which rank holds which boxes of it.
-        parts: the canonical tensors in it; empty means one of the same name, stored as it is.
+        parts: the canonical tensors in it; empty means one of the same name, stored as it is. One
+            part may be given alone, and a `Form` alone stands for `Part(name, form)`.
         padding: what elements are that no part covers: an error (`refuse`), left alone (`keep`), or
             set to zero by every refit (`zero`).
 
@@ -67,13 +119,34 @@ class TensorSpec:
     shape: tuple[int, ...]
     dtype: DType
     layout: AnyLayout
-    parts: tuple[Part, ...] = ()
-    padding: Padding = "refuse"
+    parts: tuple[Part, ...]
+    padding: Padding
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", tuple(self.shape))
-        object.__setattr__(self, "dtype", DType.of(self.dtype))
-        object.__setattr__(self, "parts", tuple(self.parts) or (Part(self.name),))
+    def __init__(
+        self,
+        name: str,
+        shape: Iterable[int],
+        dtype: DTypeLike,
+        layout: AnyLayout,
+        parts: PartsLike = (),
+        padding: Padding = "refuse",
+    ) -> None:
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "shape", _read_shape(name, shape))
+        object.__setattr__(self, "dtype", DType.of(dtype))
+        object.__setattr__(self, "layout", layout)
+        object.__setattr__(self, "parts", read_parts(name, parts) or (Part(name),))
+        object.__setattr__(self, "padding", padding)
+        self._check()
+
+    def _check(self) -> None:
+        """Raises LayoutError if layout, parts and shape do not fit each other."""
+        layout: object = self.layout
+        if isinstance(layout, type) or not callable(getattr(layout, "check", None)):
+            raise LayoutError(
+                f"{self.name}: its layout is {self.layout!r}. Give a reshard.Layout, as in "
+                "Layout(Mesh.of(tp=2), (Shard(0),)), a BoxLayout or a SegmentedLayout."
+            )
         if min(self.shape, default=0) < 0:
             raise LayoutError(f"{self.name}: shape {self.shape} has a negative number.")
         if self.padding not in get_args(Padding):
@@ -122,6 +195,16 @@ class TensorSpec:
 
     def __str__(self) -> str:
         return f"{self.name} {self.dtype}{list(self.shape)} {self.layout}"
+
+
+def _read_shape(name: str, given: Iterable[int]) -> tuple[int, ...]:
+    try:
+        return tuple(map(operator.index, given))
+    except TypeError:
+        raise LayoutError(
+            f"{name}: its shape is {given!r}. Give the number of elements along each dim, such as "
+            "(4, 6)."
+        ) from None
 
 
 def _stacks(forms: list[ResolvedForm]) -> list[tuple[Box, bool]]:

@@ -8,7 +8,16 @@ import jax
 import numpy as np
 from jax.sharding import Sharding
 
-from reshard import Forms, LayoutError, TensorSpec, UnsupportedError, parts_of
+from reshard import (
+    Forms,
+    LayoutError,
+    Paddings,
+    TensorSpec,
+    UnsupportedError,
+    check_names,
+    padding_of,
+    parts_of,
+)
 from reshard_jax.compat import platform_of
 from reshard_jax.dtypes import dtype_of
 from reshard_jax.layout import Boxes, LayoutTable
@@ -37,6 +46,7 @@ class Description:
     Args:
         tree: arrays, or `jax.ShapeDtypeStruct`s with a sharding.
         forms: which canonical tensors each leaf holds; None means one of its own name, as stored.
+        padding: what elements are that no canonical tensor covers, of all leaves or by name.
 
     Attributes:
         ranks: the numbering of devices.
@@ -47,14 +57,17 @@ class Description:
         UnsupportedError: naming the leaf and the limit.
     """
 
-    def __init__(self, tree: NamedTree, forms: Forms | None = None) -> None:
+    def __init__(
+        self, tree: NamedTree, forms: Forms | None = None, padding: Paddings = "refuse"
+    ) -> None:
         if not tree.names:
             raise LayoutError("the tree holds no weight: it is empty, or leaves=... excludes all.")
         self.leaves = tuple(map(_leaf, tree.names, tree.values))
         self.ranks = Ranks(platform_of(next(iter(self.leaves[0].sharding.device_set))))
         self._layouts = LayoutTable(self.ranks)
         self._check_seen_by_all()
-        self.specs = tuple(self._spec(leaf, forms) for leaf in self.leaves)
+        check_names("padding", padding, tree.names)
+        self.specs = tuple(self._spec(leaf, forms, padding) for leaf in self.leaves)
 
     def changes(self, tree: NamedTree) -> list[str]:
         """Returns what is not as it was described, one line per weight; empty if nothing changed.
@@ -96,14 +109,15 @@ class Description:
                     "NamedSharding(mesh, P())) with a mesh over all of its devices."
                 )
 
-    def _spec(self, leaf: Leaf, forms: Forms | None) -> TensorSpec:
+    def _spec(self, leaf: Leaf, forms: Forms | None, padding: Paddings) -> TensorSpec:
         try:
             layout = self._layouts.layout(leaf.sharding, leaf.shape)
         except (LayoutError, UnsupportedError) as error:
             raise type(error)(f"{leaf.name}: {error}") from error
         dtype = dtype_of(leaf.name, leaf.dtype)
         parts = parts_of(forms, leaf.name, leaf.shape)
-        return TensorSpec(leaf.name, leaf.shape, dtype, layout, parts)
+        own_padding = padding_of(padding, leaf.name)
+        return TensorSpec(leaf.name, leaf.shape, dtype, layout, parts, own_padding)
 
 
 def _leaf(name: str, value: jax.Array | jax.ShapeDtypeStruct) -> Leaf:

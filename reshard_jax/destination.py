@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 import jax
 
 import reshard
-from reshard import DEFAULT_STAGING_BYTES, Casts, Forms, RefitReport
+from reshard import DEFAULT_STAGING_BYTES, Casts, Forms, Paddings, RefitReport
 from reshard_jax.buffers import ReceiveBuffers
 from reshard_jax.compat import is_array
 from reshard_jax.description import Description
@@ -29,10 +29,13 @@ class Destination:
     Args:
         address: where the source hosts the meeting point, `tcp://host:port`.
         template: what is wanted: arrays, or `jax.ShapeDtypeStruct(shape, dtype, sharding=...)`.
-            Arrays are only described, not kept, except those that `allow_unmatched` names.
+            Arrays are only described, not kept, except those that `allow_unmatched` names and those
+            whose padding is kept.
         forms: which canonical tensors each leaf holds, by dotted path; None means as stored, under
             its own name.
         leaves: which leaves are weights; None means all. Others are handed back as they are.
+        padding: what elements are that no canonical tensor covers: `refuse`, `keep` (the values of
+            the template, zeros where it has none) or `zero`; of all leaves, or by dotted path.
         group: name of this program; programs that refit from one source need different names.
         token: shared secret of all programs; required unless the address is loopback.
         casts: (source dtype, destination dtype) conversions that are wanted.
@@ -62,6 +65,7 @@ class Destination:
         *,
         forms: Forms | None = None,
         leaves: Leaves | None = None,
+        padding: Paddings = "refuse",
         group: str = "destination",
         token: str | None = None,
         casts: Casts = (),
@@ -70,7 +74,7 @@ class Destination:
         timeout_s: float = 60.0,
     ) -> None:
         tree = NamedTree(template, leaves)
-        self._description = Description(tree, forms)
+        self._description = Description(tree, forms, padding)
         for leaf in self._description.leaves:
             check_not_narrowed(leaf.name, leaf.dtype)
         self._allowed = tuple(allow_unmatched)
@@ -89,7 +93,7 @@ class Destination:
             group=group,
             token=token,
             casts=casts,
-            allow_unmatched=self._allowed,
+            allow_unmatched=allow_unmatched,
             staging_bytes=staging_bytes,
             timeout_s=timeout_s,
         )
@@ -121,7 +125,8 @@ class Destination:
         same time, unless the caller drops the old ones first.
 
         Args:
-            timeout_s: limit for waiting and moving; None means that of the constructor.
+            timeout_s: how long to wait for the others. Once all are there, the longest limit that
+                any of them gave holds for everybody. None means that of the constructor.
 
         Raises:
             LayoutError, PlanError: something does not fit; nothing moved, on any rank.
@@ -146,7 +151,8 @@ class Destination:
         return {
             spec.name: value if is_array(value) else None
             for spec, value in zip(self._description.specs, tree.values, strict=True)
-            if any(fnmatchcase(p.name, pattern) for p in spec.parts for pattern in self._allowed)
+            if spec.padding == "keep"
+            or any(fnmatchcase(p.name, pattern) for p in spec.parts for pattern in self._allowed)
         }
 
     def describe_plan(self) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, SupportsIndex
 
 import reshard
-from reshard import DEFAULT_STAGING_BYTES, Casts, Forms, LayoutError, RefitReport
+from reshard import DEFAULT_STAGING_BYTES, Casts, Forms, LayoutError, Paddings, RefitReport
 from reshard_jax.buffers import source_buffers
 from reshard_jax.compat import is_array
 from reshard_jax.description import Description
@@ -35,6 +35,8 @@ class Source:
             name.
         leaves: which leaves are weights; None means all. PRNG keys and other leaves that are no
             arrays of numbers are an error unless excluded here.
+        padding: what elements are that no canonical tensor covers: `refuse`, `keep`, `zero`; of all
+            leaves, or by dotted path. None of them is sent.
         group: name of this program.
         token: shared secret of all programs; required unless the address is loopback.
         casts: (source dtype, destination dtype) conversions that are wanted.
@@ -61,6 +63,7 @@ class Source:
         *,
         forms: Forms | None = None,
         leaves: Leaves | None = None,
+        padding: Paddings = "refuse",
         group: str = "source",
         token: str | None = None,
         casts: Casts = (),
@@ -69,8 +72,8 @@ class Source:
         min_destinations: int = 1,
         timeout_s: float = 60.0,
     ) -> None:
-        self._forms, self._leaves = forms, leaves
-        self._description = Description(NamedTree(params, leaves), forms)
+        self._forms, self._leaves, self._padding = forms, leaves, padding
+        self._description = Description(NamedTree(params, leaves), forms, padding)
         ranks = self._description.ranks
         self._end = reshard.Source(
             address,
@@ -113,7 +116,7 @@ class Source:
         self,
         params: Pytree,
         *,
-        version: int,
+        version: SupportsIndex,
         verify: bool = True,
         timeout_s: float | None = None,
     ) -> RefitReport:
@@ -127,7 +130,8 @@ class Source:
                 described anew, and everybody plans again.
             version: must be larger than that of the last finished publish.
             verify: compare fingerprints of all tensors, replicas included, afterwards.
-            timeout_s: limit for waiting and moving; None means that of the constructor.
+            timeout_s: how long to wait for the others. Once all are there, the longest limit that
+                any of them gave holds for everybody. None means that of the constructor.
 
         Raises:
             LayoutError, PlanError, UnsupportedError: something does not fit; nothing moved.
@@ -156,7 +160,7 @@ class Source:
         changes = self._description.changes(tree)
         if not changes:
             return
-        description = Description(tree, self._forms)
+        description = Description(tree, self._forms, self._padding)
         if description.ranks.devices != self._description.ranks.devices:
             raise LayoutError(
                 f"the weights moved to another platform ({changes[0]}). Open a new Source for them."

@@ -28,7 +28,8 @@ class Destination:
             `reshard_torch.models.transformers_qwen3(config)`. None: they are stored as they are.
         process_group: the ranks of this side; None means the default group, or this process alone
             if there is none.
-        buffers: of a module, receive its persistent buffers too.
+        buffers: of a module, receive its persistent buffers too, such as running statistics of
+            norms. False on both sides leaves them out.
         padding: what stored elements are that no canonical tensor covers: `refuse`, `keep`,
             `zero`; for all, or by stored name.
         token: shared secret of all programs; required unless the address is loopback.
@@ -58,7 +59,7 @@ class Destination:
         *,
         forms: Forms | None = None,
         process_group: dist.ProcessGroup | None = None,
-        buffers: bool = False,
+        buffers: bool = True,
         padding: Padding | Mapping[str, Padding] = "refuse",
         token: str | None = None,
         casts: Casts = (),
@@ -111,7 +112,8 @@ class Destination:
         Nothing may read or write the tensors meanwhile. Autograd is told that they changed.
 
         Args:
-            timeout_s: limit for waiting and moving; None means that of the constructor.
+            timeout_s: how long to wait for the others. Once all are there, the longest limit that
+                any of them gave holds for everybody. None means that of the constructor.
 
         Raises:
             LayoutError, PlanError, UnsupportedError: something does not fit; nothing was written.

@@ -13,7 +13,8 @@ def dtype_of(torch_dtype: torch.dtype) -> DType:
     """Returns the element type of a torch dtype.
 
     Raises:
-        UnsupportedError: for quantised types, complex32, and types of less than one byte.
+        UnsupportedError: for quantised types, complex32, bits8, bits16, and types of less than one
+            byte.
     """
     return DType.of(str(torch_dtype))
 

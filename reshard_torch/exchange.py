@@ -23,6 +23,7 @@ __all__ = ["StoreExchange"]
 # TCPStore refuses values of more than 8 MiB.
 _MAX_VALUE_BYTES = 4 << 20
 _ERROR = "error"
+_NUM_LEFT = "left"
 _FIRST_PAUSE_S = 0.0002
 _LAST_PAUSE_S = 0.01
 
@@ -44,6 +45,7 @@ class StoreExchange:
         self._num_processes = num_processes
         self._round = 0
         self._closed_by = ""
+        self._has_left = False
 
     @classmethod
     def of_group(cls, group: dist.ProcessGroup | None, label: str) -> StoreExchange:
@@ -117,11 +119,28 @@ class StoreExchange:
                 _ERROR, json.dumps((report.kind, report.message, *numbers)).encode()
             )
 
-    def forget(self) -> None:
-        """Deletes what is left in the store; called when every member went on to other things."""
-        self._drop(f"{self._round - 1}/{self._process}")
-        if self._process == 0 and self._store.has([_ERROR]):
-            self._store.delete(_ERROR)
+    def leave(self) -> None:
+        """Ends this member's part, after success or an error; leaving twice is fine, never raises.
+
+        The last to leave empties the store: until then somebody may still read an error or a
+        payload. If a member dies before, its exchange stays in the store.
+        """
+        if self._has_left:
+            return
+        self._has_left = True
+        with contextlib.suppress(RendezvousError):  # a store that is gone has nothing left to empty
+            if self._store.add(_NUM_LEFT, 1) == self._num_processes:
+                self._empty()
+
+    def _empty(self) -> None:
+        # Nobody is more than one round ahead of or behind another, and whoever failed in a round
+        # did not drop what it gave in the one before.
+        for index in range(max(0, self._round - 2), self._round + 1):
+            for member in range(self._num_processes):
+                self._drop(f"{index}/{member}")
+        for key in (_ERROR, _NUM_LEFT):
+            if self._store.has([key]):
+                self._store.delete(key)
 
     def _post(self, key: str, name: str, payload: bytes) -> None:
         starts = range(0, len(payload), _MAX_VALUE_BYTES)
@@ -190,6 +209,10 @@ class _GuardedStore:
     def get(self, key: str) -> bytes:
         with _guarded():
             return bytes(self._store.get(key))
+
+    def add(self, key: str, amount: int) -> int:
+        with _guarded():
+            return int(self._store.add(key, amount))
 
     def has(self, keys: Sequence[str]) -> bool:
         with _guarded():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from itertools import zip_longest
 from types import TracebackType
 from typing import Self, TypeVar
@@ -17,14 +16,15 @@ from reshard import (
     Buffer,
     BufferKey,
     Casts,
-    DType,
     LayoutError,
     RefitReport,
     Roster,
     Session,
     TensorSpec,
+    check_apart,
     check_buffers,
     make_contribution,
+    read_casts,
 )
 from reshard_torch.compat import group_or_default
 from reshard_torch.exchange import StoreExchange
@@ -122,8 +122,8 @@ class Redistribution:
             self._session = self._make_session(sides, casts, staging_bytes)
         except BaseException as error:
             self._exchange.fail(error)
+            self.close()
             raise
-        _forget_earlier(self._exchange, group)
 
     def run(self, *, timeout_s: float | None = None, verify: bool = True) -> RefitReport:
         """Writes the destination anew with what the source holds now.
@@ -171,8 +171,11 @@ class Redistribution:
     def close(self) -> None:
         """Frees everything; closing twice is fine."""
         session, self._session = self._session, None
-        if session is not None:
-            session.close()
+        try:
+            if session is not None:
+                session.close()
+        finally:
+            self._exchange.leave()
 
     def __enter__(self) -> Self:
         return self
@@ -197,7 +200,7 @@ class Redistribution:
         contribution = make_contribution(
             src.specs,
             dst.specs,
-            casts=tuple((str(DType.of(a)), str(DType.of(b))) for a, b in casts),
+            casts=tuple((str(a), str(b)) for a, b in read_casts(casts)),
             allow_unmatched=(),
             staging_bytes=staging_bytes,
         )
@@ -235,22 +238,8 @@ def _checked_buffers(src: TensorSet, dst: TensorSet) -> tuple[Buffers, Buffers]:
     src_buffers, dst_buffers = src.buffers(), dst.buffers()
     check_buffers(list(src.specs), [src.rank], src_buffers, writes=False)
     check_buffers(list(dst.specs), [dst.rank], dst_buffers, writes=True)
-    spans = sorted(_span(name, buffer) for (_, name), buffer in src_buffers.items())
-    for (_, name), buffer in dst_buffers.items():
-        start, stop, _ = _span(name, buffer)
-        for other_start, other_stop, other in spans:
-            if start < other_stop and other_start < stop:
-                raise LayoutError(
-                    f"{name}: the destination shares memory with the source tensor {other} on rank "
-                    f"{dst.rank}, which would be overwritten while it is read. Give it memory of "
-                    "its own."
-                )
+    check_apart(src_buffers, dst_buffers)
     return src_buffers, dst_buffers
-
-
-def _span(name: str, buffer: Buffer) -> tuple[int, int, str]:
-    low, high = buffer.extent
-    return buffer.address + low, buffer.address + high, name
 
 
 def _check_same(before: tuple[TensorSpec, ...], now: tuple[TensorSpec, ...]) -> None:
@@ -262,27 +251,11 @@ def _check_same(before: tuple[TensorSpec, ...], now: tuple[TensorSpec, ...]) -> 
             )
 
 
-@dataclass(slots=True)
-class _Calls:
-    """Exchanges of one process group: how many were made, and which are still in its store."""
-
-    count: int = 0
-    earlier: list[StoreExchange] = field(default_factory=list)
-
-
-_calls: WeakKeyDictionary[dist.ProcessGroup, _Calls] = WeakKeyDictionary()
+_num_calls: WeakKeyDictionary[dist.ProcessGroup, int] = WeakKeyDictionary()
 
 
 def _next_exchange(group: dist.ProcessGroup | None) -> StoreExchange:
     """Returns an exchange of its own for the next call on a group; ranks count calls alike."""
-    calls = _calls.setdefault(group_or_default(group), _Calls())
-    calls.count += 1
-    return StoreExchange.of_group(group, f"redistribution/{calls.count}")
-
-
-def _forget_earlier(current: StoreExchange, group: dist.ProcessGroup | None) -> None:
-    """Empties the store of earlier calls: every rank is in the current one by now."""
-    calls = _calls[group_or_default(group)]
-    for exchange in calls.earlier:
-        exchange.forget()
-    calls.earlier = [current]
+    key = group_or_default(group)
+    _num_calls[key] = _num_calls.get(key, 0) + 1
+    return StoreExchange.of_group(group, f"redistribution/{_num_calls[key]}")

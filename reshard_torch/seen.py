@@ -30,8 +30,10 @@ class SeenTensor:
     def __init__(self, name: str, given: object) -> None:
         tensor = tensor_of(given)
         local = raw_local(tensor)
-        # A tensor of a class of its own (an unfinished collective) is never taken for the same.
+        # A tensor of a class of its own (an unfinished collective) is never taken for the same, nor
+        # is one without an address and strides (sparse), which is refused when it is to be moved.
         is_plain = type(local) in (torch.Tensor, torch.nn.Parameter)
+        is_plain = is_plain and local.layout is torch.strided
         self._name = name if is_plain else None
         self._tensor = weakref.ref(tensor)
         self._local = weakref.ref(local)
@@ -40,7 +42,7 @@ class SeenTensor:
         self._address = local.data_ptr() if is_plain else 0
         self._dtype = local.dtype
         self._shape = local.shape
-        self._stride = local.stride()
+        self._stride = local.stride() if is_plain else ()
 
     def is_same(self, name: str, given: object) -> bool:
         """True if the name stands for the same tensor, placed alike, in the same memory."""

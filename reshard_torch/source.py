@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Self, SupportsIndex
 
 import torch.distributed as dist
 
@@ -27,7 +27,8 @@ class Source:
             `reshard_torch.models.transformers_qwen3(config)`. None: they are stored as they are.
         process_group: the ranks of this side; None means the default group, or this process alone
             if there is none.
-        buffers: of a module, publish its persistent buffers too.
+        buffers: of a module, publish its persistent buffers too, such as running statistics of
+            norms. False on both sides leaves them out.
         padding: what stored elements are that no canonical tensor covers: `refuse`, `keep`,
             `zero`; for all, or by stored name.
         token: shared secret of all programs; required unless the address is loopback.
@@ -55,7 +56,7 @@ class Source:
         *,
         forms: Forms | None = None,
         process_group: dist.ProcessGroup | None = None,
-        buffers: bool = False,
+        buffers: bool = True,
         padding: Padding | Mapping[str, Padding] = "refuse",
         token: str | None = None,
         casts: Casts = (),
@@ -96,7 +97,7 @@ class Source:
         self,
         tensors: Tensors | None = None,
         *,
-        version: int,
+        version: SupportsIndex,
         timeout_s: float | None = None,
         verify: bool = True,
     ) -> RefitReport:
@@ -109,7 +110,8 @@ class Source:
         Args:
             tensors: the weights; None means those that the constructor got.
             version: must be larger than that of the last finished publish.
-            timeout_s: limit for waiting and moving; None means that of the constructor.
+            timeout_s: how long to wait for the others. Once all are there, the longest limit that
+                any of them gave holds for everybody. None means that of the constructor.
             verify: compare fingerprints of all tensors afterwards.
 
         Raises:

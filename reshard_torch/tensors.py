@@ -17,10 +17,12 @@ from reshard import (
     Layout,
     LayoutError,
     Mesh,
-    Padding,
+    Paddings,
     Part,
     TensorSpec,
     UnsupportedError,
+    check_names,
+    padding_of,
     parts_of,
 )
 from reshard_torch.aliases import with_aliases
@@ -115,7 +117,7 @@ class TensorReader:
     Args:
         side: the rank of this process.
         forms: canonical tensors in each stored tensor.
-        buffers: of a module, take its persistent buffers too.
+        buffers: of a module, take its persistent buffers too: all tensors that `state_dict` has.
         padding: per stored name, or for all, what elements are that no canonical tensor covers.
     """
 
@@ -124,8 +126,8 @@ class TensorReader:
         side: Side,
         *,
         forms: Forms | None = None,
-        buffers: bool = False,
-        padding: Padding | Mapping[str, Padding] = "refuse",
+        buffers: bool = True,
+        padding: Paddings = "refuse",
     ) -> None:
         self._side = side
         self._forms = forms
@@ -196,8 +198,8 @@ class TensorReader:
         )
 
     def _make_specs(self, metadata: Mapping[str, _Metadata]) -> tuple[TensorSpec, ...]:
-        _check_names("forms", self._forms, metadata)
-        _check_names("padding", self._padding, metadata)
+        check_names("forms", self._forms, metadata)
+        check_names("padding", self._padding, metadata)
         parts: dict[str, tuple[Part, ...]] = {}
         for name, (shape, _, _, first) in metadata.items():
             own = parts_of(self._forms, name, shape)
@@ -210,14 +212,11 @@ class TensorReader:
             except UnsupportedError as error:
                 raise UnsupportedError(f"{name}: {error}") from None
             specs.append(
-                TensorSpec(name, shape, dtype, layout, stored_parts, self._padding_of(name))
+                TensorSpec(
+                    name, shape, dtype, layout, stored_parts, padding_of(self._padding, name)
+                )
             )
         return tuple(specs)
-
-    def _padding_of(self, name: str) -> Padding:
-        if isinstance(self._padding, Mapping):
-            return self._padding.get(name, "refuse")
-        return self._padding
 
 
 class _Entry(NamedTuple):
@@ -248,9 +247,9 @@ def _named(tensors: Tensors, takes_buffers: bool) -> Iterator[tuple[str, object]
     for name, parameter in tensors.named_parameters(remove_duplicate=False):
         yield _without_wrappers(name), parameter
     if takes_buffers:
-        for prefix, module in tensors.named_modules():
+        for prefix, module in tensors.named_modules(remove_duplicate=False):
             hidden = non_persistent_buffers(module)
-            for name, buffer in module.named_buffers(prefix, recurse=False):
+            for name, buffer in module.named_buffers(prefix, recurse=False, remove_duplicate=False):
                 if name.rpartition(".")[2] not in hidden:
                     yield _without_wrappers(name), buffer
 
@@ -271,9 +270,3 @@ def _first_names(entries: Mapping[str, _Entry]) -> dict[str, str]:
             where = local.data_ptr(), tuple(local.stride()), local.dtype, tuple(local.shape)
         names[name] = first.setdefault((where, shape, layout), name)
     return names
-
-
-def _check_names(what: str, given: object, metadata: Mapping[str, _Metadata]) -> None:
-    unknown = sorted(given.keys() - metadata.keys()) if isinstance(given, Mapping) else []
-    if unknown:
-        raise LayoutError(f"{what} name tensors that are not there: {', '.join(unknown[:10])}.")

@@ -11,8 +11,9 @@ from helpers.source_text import ROOT, imports_of, library_files, module_name
 # Layers of reshard, lowest first; a module imports from its own layer and from lower ones only.
 LAYERS = {
     "values": {
-        "errors", "dtypes", "box", "mesh", "placement", "division", "layout", "segmented_layout",
-        "form", "tensor_spec", "forms", "transfer", "legs", "padding",
+        "errors", "dtypes", "box", "mesh", "placement", "division", "local_boxes", "layout",
+        "segmented_layout",
+        "form", "tensor_spec", "forms", "patterns", "transfer", "legs", "padding",
     },
     "planning": {
         "logical_space", "matching", "holders", "grid", "sweep", "geometry_plan", "planner",

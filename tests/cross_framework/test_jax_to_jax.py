@@ -285,6 +285,9 @@ def test_case_b11_donating_the_parameters_while_they_are_published(ends, pool):
             publishing.result()
         except LayoutError as error:  # the step was first: told, not moved
             assert "was deleted or donated" in str(error)
+            with pytest.raises(LayoutError, match="was deleted or donated"):
+                waiting.result()
+            waiting = pool.submit(destination.refit)
             source.publish(Trainer.params(version), version=version)
         check_engine(waiting.result(), version)
 
@@ -577,3 +580,40 @@ def test_a_hundred_refits_leave_nothing_behind(ends, pool):
         refit(version)
     gc.collect()
     assert held() == before
+
+
+# ---- padding
+
+
+@pytest.mark.parametrize(
+    ("padding", "has_values", "expected"),
+    [("keep", True, 7.0), ("keep", False, 0.0), ("zero", True, 0.0), ({"emb": "zero"}, True, 0.0)],
+)
+def test_padded_rows_are_kept_or_zeroed(ends, pool, padding, has_values, expected):
+    """A padded vocabulary on both sides: 12 rows here, 16 there, 10 of them logical."""
+    forms = {"emb": (Part("embed", Form("v d -> v d", {"v": 10})),)}
+    rows = NamedSharding(mesh_of((2,), ("x",)), P("x"))
+    columns = NamedSharding(mesh_of((2,), ("y",), (1, 0)), P(None, "y"))
+    weights = np.arange(48, dtype=np.float32).reshape(12, 4)
+    params = {"emb": jax.device_put(weights, rows)}
+    old = jax.device_put(np.full((16, 4), 7, np.float32), columns)
+    template = old if has_values else jax.ShapeDtypeStruct((16, 4), np.float32, sharding=columns)
+    source, destination = ends(
+        params,
+        {"emb": template},
+        {"forms": forms, "padding": "keep"},
+        forms=forms,
+        padding=padding,
+    )
+    for version in (1, 2):
+        waiting = pool.submit(destination.refit)
+        source.publish(params, version=version)
+        received = np.asarray(waiting.result()["emb"])
+        np.testing.assert_array_equal(received[:10], weights[:10])
+        np.testing.assert_array_equal(received[10:], np.full((6, 4), expected))
+
+
+def test_padding_that_names_no_leaf_is_refused():
+    params = {"emb": jax.device_put(np.zeros((4, 4), np.float32))}
+    with pytest.raises(LayoutError, match="padding name tensors that are not there: embed"):
+        reshard_jax.Source("tcp://127.0.0.1:0", params, padding={"embed": "keep"})

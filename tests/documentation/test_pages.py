@@ -45,7 +45,19 @@ def test_the_redistribute_example_runs():
     assert output.count("equal to the source") == 3
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def pages() -> list[object]:
+    """Returns the pages; those whose examples import torch are marked."""
+    return [
+        pytest.param(
+            page,
+            id=page.name,
+            marks=[pytest.mark.torch] if ">>> import torch" in page.read_text() else [],
+        )
+        for page in sorted((ROOT / "docs").glob("*.md"))
+    ]
+
+
+@pytest.mark.parametrize("page", pages())
 def test_examples_of_pages(page):
     failed, _ = doctest.testfile(str(page), module_relative=False)
     assert failed == 0

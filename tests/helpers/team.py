@@ -148,6 +148,10 @@ class Team:
         told = self._group.expect(process, timeout_s)
         assert told == word, told
 
+    def say(self, process: int, word: str) -> None:
+        """Sends a word to a call that listens."""
+        self._group.send(process, word)
+
     def kill(self, process: int) -> float:
         """Kills a process and returns when, on the monotonic clock that all processes share."""
         self._lost.add(process)

@@ -231,6 +231,16 @@ def test_processes_that_describe_a_tensor_differently(team):
     )
 
 
+@pytest.mark.parametrize("side", ["source", "destination"])
+def test_a_tensor_that_one_rank_leaves_out(team, side):
+    also = TensorSpec("also", W.shape, W.dtype, W.layout)
+    whole, partial = [[W, also], [W, also]], [[W, also], [W]]
+    source, engine = (partial, whole) if side == "source" else (whole, partial)
+    open_all(team, Program(SOURCES, source), [Program(ENGINES, engine)])
+    answers = assert_untouched_by(team, lambda: attempt(team, 1))
+    assert_refused(team, answers, "LayoutError", "also: rank 1 gave no such tensor")
+
+
 @pytest.mark.parametrize("process", [1, 3])
 def test_tensors_that_changed_on_one_process_only(team, process):
     open_all(team, Program(SOURCES, fsdp_side(2)), [Program(ENGINES, tp_side(2))])

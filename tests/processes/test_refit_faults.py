@@ -6,6 +6,8 @@ move keeps every peer inside the move: what then happens to it happens in the mi
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from helpers import refit_programs as programs
 from helpers.refit_models import Program, fsdp_side, open_all, tp_side
@@ -93,7 +95,7 @@ def test_a_receiver_killed_in_the_move_is_named_and_the_next_engine_joins(team):
     assert_lost(others)
     for answer in others:
         assert answer.seconds < PROMPT_S
-        assert "rank 3" in answer.message or "process 1" in answer.message, answer.message
+        assert "'destination' process 1 (rank 1, pid " in answer.message, answer.message
     assert team.values([2], programs.state_of) == [("torn", None)]
     open_engine(team, address, (4, 5), big_engine(2), "next")
     refit_once(team, 2, engines=(4, 5))
@@ -194,6 +196,28 @@ def test_a_new_source_takes_over_after_the_old_one_died_with_its_store(team):
     team.values([4], programs.open_source, address, *heir.arguments(0))
     team.values([5], programs.open_source, address, *heir.arguments(1))
     refit_once(team, 2, sources=(4, 5))
+
+
+def test_the_most_patient_member_decides_how_long_the_move_may_take(team):
+    """An engine that asks for new weights every half second must not cut a refit short."""
+    open_all(
+        team,
+        Program(SOURCES, big_source(2), options=SMALL_RINGS),
+        [Program(ENGINES, big_engine(2))],
+    )
+    refit_once(team, 1)
+    team.values([3], programs.pause_before_moving)
+    team.values([0, 1, 2], programs.tell_before_moving)
+    for process in ENGINES:
+        team.start(process, programs.refit, {"timeout_s": 0.5})
+    for process in SOURCES:
+        team.start(process, programs.publish_filled, 2)
+    for process in (0, 1, 2):
+        team.wait_for_word(process, "moving")
+    time.sleep(1.0)  # longer than the engine's limit
+    team.say(3, "go on")
+    for process in EVERYBODY:
+        assert team.result(process).get().version == 2
 
 
 def free_port():

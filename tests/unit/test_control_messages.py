@@ -120,11 +120,13 @@ def test_the_fields_of_a_hello_are_as_this_test_writes_them() -> None:
         _hello(ranks="0"),
         _hello(ranks=[0] * 65537),
         _hello(pid="1"),
+        [*_hello()[:3], 1 << 30, 1],
         [2, float("nan"), 0, None, 1],
         [2, float("inf"), 0, None, 1],
         [2, -1.0, 0, None, 1],
         [2, 1.0, -1, None, 1],
         [2, 1.0, 0, 1 << 62, 1],
+        [2, 1.0, 1 << 31, None, 1],
         [6],
         [6, -1],
         [6, 1, 1],
@@ -139,6 +141,40 @@ def test_the_fields_of_a_hello_are_as_this_test_writes_them() -> None:
 def test_a_field_out_of_its_bounds_is_refused(body: object) -> None:
     with pytest.raises(MessageError):
         decode_request(PREFIX + msgspec.msgpack.encode(body))
+
+
+@pytest.mark.parametrize(
+    ("body", "number"),
+    [
+        (_hello(group=""), 1),
+        ([2, float("nan"), 0, None, 5], 5),
+        ([99, 6], 6),
+        ([6, -1], None),
+        ([6, "1"], None),
+        ([], None),
+        ({"request": 1}, None),
+        ([0] * 16, None),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_refused_request_keeps_its_number(body: object, number: int | None) -> None:
+    with pytest.raises(MessageError) as caught:
+        decode_request(PREFIX + msgspec.msgpack.encode(body))
+    assert caught.value.request == number
+
+
+def test_a_run_has_an_id_in_every_epoch_that_can_travel() -> None:
+    largest = (1 << 31) - 1
+    members = (MEMBER,)
+    for epoch in (largest, largest + 1):
+        frame = encode(
+            Started(request=1, epoch=epoch, refit=1, version=None, process=0, members=members)
+        )
+        if epoch << 32 < 1 << 63:
+            decode_reply(frame)
+        else:
+            with pytest.raises(MessageError):
+                decode_reply(frame)
 
 
 @given(st.binary(max_size=200))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -52,9 +53,36 @@ def test_names_sizes_and_values(dtype):
     assert pickle.loads(pickle.dumps(dtype)) is dtype
 
 
-def test_numpy_names_are_known():
+def test_types_of_numpy_are_known():
     for name in ("float32", "int8", "bool", "complex128", "uint64"):
-        assert str(DType.of(np.dtype(name).name)) == name
+        dtype = np.dtype(name)
+        assert str(DType.of(dtype.name)) == name
+        assert DType.of(dtype) is DType.of(dtype.type) is DType.of(name)
+
+
+def test_types_of_ml_dtypes_are_known():
+    assert DType.of(ml_dtypes.bfloat16) is DType.BFLOAT16
+    assert DType.of(np.dtype(ml_dtypes.float8_e4m3fn)) is DType.FLOAT8_E4M3FN
+
+
+def test_bytes_in_the_order_of_another_machine_are_refused():
+    other = np.dtype("float32").newbyteorder()
+    with pytest.raises(UnsupportedError, match=r"Convert first, with array.astype\('float32'\)"):
+        DType.of(other)
+
+
+@pytest.mark.torch
+def test_types_of_torch_are_known():
+    torch = pytest.importorskip("torch")
+    for name in ("bfloat16", "float32", "bool", "int64", "float8_e5m2"):
+        assert DType.of(getattr(torch, name)) is DType.of(name)
+    assert DType.of(torch.half) is DType.FLOAT16
+
+
+@pytest.mark.jax
+def test_types_of_jax_are_known():
+    jnp = pytest.importorskip("jax.numpy")
+    assert DType.of(jnp.bfloat16) is DType.of(jnp.ones(2, jnp.bfloat16).dtype) is DType.BFLOAT16
 
 
 @pytest.mark.parametrize("name", ["int4", "uint4", "float4_e2m1fn", "int2", "torch.uint1", "bits8"])
@@ -64,8 +92,29 @@ def test_types_of_less_than_a_byte_are_refused_with_a_way_out(name):
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones():
-    with pytest.raises(UnsupportedError, match="'float128' is unknown; known are bool, uint8"):
-        DType.of("float128")
+    with pytest.raises(UnsupportedError, match=r"'quaternion' is unknown\. Known are bool, uint8"):
+        DType.of("quaternion")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("bf16", "'bfloat16'"),
+        ("float", "'float32' or 'float64'"),
+        ("flaot32", "'float32'"),
+        (float, "'float32' or 'float64'"),
+        ("fp8", "'float8_e4m3fn' or 'float8_e5m2'"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_names_that_may_be_meant(name, meant):
+    with pytest.raises(UnsupportedError, match=rf"is unknown\. Did you mean {meant}"):
+        DType.of(name)
+
+
+@pytest.mark.parametrize("given", [11, None, object(), [1.5], np.float32(1)])
+def test_what_is_no_type_is_refused(given):
+    with pytest.raises(UnsupportedError, match="is unknown"):
+        DType.of(given)
 
 
 FLOATS = {"float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2"}

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
+import msgspec
 import pytest
 
 from reshard import errors
+from reshard.control_messages import Member
 from reshard.error_report import ErrorReport, rebuild_error, report_error
 
 
@@ -49,3 +53,19 @@ def test_a_text_has_a_limit() -> None:
     assert report.message.startswith("xxx")
     assert report.message.endswith("xend")
     assert "(100003 characters)" in report.message
+
+
+@pytest.mark.parametrize("kind", [errors.PlanError, OSError])
+def test_a_text_that_utf_8_cannot_encode_arrives_with_escapes(kind: type[Exception]) -> None:
+    error = kind("cannot read " + os.fsdecode(b"caf\xe9.bin"))
+    report = report_error(error, origin="process \udce9")
+    arrived = msgspec.msgpack.decode(msgspec.msgpack.encode(report), type=ErrorReport)
+    assert arrived.message.startswith("process \\udce9: ")
+    assert arrived.message.endswith("cannot read caf\\udce9.bin")
+
+
+def test_a_text_at_its_limit_still_fits_behind_the_longest_name_of_a_process() -> None:
+    member = Member("source", "\x01" * 256, 0, 1, (0,), 1, "h" * 256, 1, "0")
+    report = report_error(errors.PlanError("x" * 100_000))
+    told = msgspec.structs.replace(report, message=f"{member.describe()}: {report.message}")
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(told), type=ErrorReport) == told

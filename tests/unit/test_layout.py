@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import pickle
+
 import pytest
 
+import reshard
 from reshard import (
     Box,
     BoxLayout,
@@ -12,6 +16,7 @@ from reshard import (
     LocalBox,
     Mesh,
     Replicate,
+    SegmentedLayout,
     Shard,
     UnsupportedError,
 )
@@ -227,3 +232,56 @@ def test_boxes_of_a_rank_have_places_of_their_own():
     whole = Box((0,), (4,))
     with pytest.raises(LayoutError, match=r"rank 2: two boxes share local elements.*own place"):
         BoxLayout({2: [LocalBox(whole, (0,)), LocalBox(whole, (3,))]})
+
+
+def test_several_boxes_without_places_are_refused_with_the_way_to_place_them():
+    pair = [Box((0,), (2,)), Box((4,), (2,))]
+    with pytest.raises(LayoutError, match=r"rank 3: its 2 boxes have no places.*concatenated\("):
+        BoxLayout({3: pair})
+    assert BoxLayout({3: pair[:1]}) == BoxLayout({3: pair[0]})
+    assert BoxLayout.concatenated({3: pair}, dim=0).local_shape(3, (6,)) == (4,)
+
+
+def test_a_mesh_of_one_axis_may_give_its_placement_alone():
+    assert Layout(Mesh.of(tp=2), Shard(0)) == Layout(Mesh.of(tp=2), (Shard(0),))
+    with pytest.raises(LayoutError, match="has 2 axes but 1 placements"):
+        Layout(Mesh.of(dp=2, tp=2), R)
+
+
+def test_values_are_kept_as_tuples_however_they_are_given():
+    mesh = Mesh(["tp"], [2], [5, 3])
+    assert mesh == Mesh(("tp",), (2,), (5, 3))
+    assert Layout(mesh, [Shard(0)], ["tp"]) == Layout(mesh, (Shard(0),), ("tp",))
+    assert BoxLayout([(1, [(Box([0], [2]), [3])])]) == BoxLayout(
+        ((1, (LocalBox(Box((0,), (2,)), (3,)),)),)
+    )
+
+
+def test_values_may_be_made_anew_with_one_thing_changed():
+    layout = Layout(Mesh.of(tp=2), (Shard(0, blocks=2),), division="balanced")
+    other = dataclasses.replace(layout, mesh=Mesh(("tp",), (2,), (5, 3)))
+    assert other == Layout(Mesh(("tp",), (2,), (5, 3)), (Shard(0, blocks=2),), ("tp",), "balanced")
+    assert other.axes_of_dim(0) == (0,)
+    segments = SegmentedLayout(0, (4, 4), (layout, layout))
+    for value in (layout, other, other.mesh, segments, BoxLayout({1: Box((0,), (2,))})):
+        assert dataclasses.replace(value) == value
+        assert pickle.loads(pickle.dumps(value)) == value
+        assert eval(repr(value), vars(reshard)) == value
+
+
+@pytest.mark.parametrize("arguments", [("x", (Shard(0),)), (Mesh.of(x=2), 0), ((2,), R)])
+def test_a_layout_is_of_a_mesh_and_placements(arguments):
+    with pytest.raises(LayoutError, match="give a Mesh and one placement per axis of it, as in"):
+        Layout(*arguments)
+
+
+@pytest.mark.parametrize("entries", [Box((0,), (1,)), 3, "x", [Box((0,), (1,))]])
+def test_boxes_are_given_per_rank(entries):
+    with pytest.raises(LayoutError, match="give the boxes of each rank, as in BoxLayout"):
+        BoxLayout(entries)
+
+
+@pytest.mark.parametrize("boxes", ["x", 3, [(1, 2, 3)], [(Box((0,), (1,)), 0)], [None]])
+def test_what_is_no_box_of_a_rank_is_refused(boxes):
+    with pytest.raises(LayoutError, match=r"rank 4: .* is no Box, and no list of LocalBox"):
+        BoxLayout({4: boxes})

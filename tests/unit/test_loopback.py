@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -93,8 +96,6 @@ def test_names_of_types():
 
 
 def test_without_ml_dtypes_the_remedy_is_told(monkeypatch):
-    import sys
-
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     assert numpy_dtype(DType.FLOAT32) == np.dtype(np.float32)
     with pytest.raises(UnsupportedError, match="NumPy itself has no bfloat16; install ml_dtypes"):
@@ -141,3 +142,80 @@ def test_layout_case_c11_kernels_of_jax_and_torch():
     found = run_in_process(plan, {r: {"kernel": kernel[:, r : r + 1]} for r in (0, 1)})
     rows = np.concatenate([found[rank]["w"] for rank in (2, 3, 4)])
     np.testing.assert_array_equal(rows, kernel.reshape(4, 6).T)
+
+
+def test_a_destination_that_shares_memory_with_a_source_is_refused():
+    whole = Layout(Mesh.of(x=1), (Replicate(),))
+    src = TensorSpec("w", (6,), "int32", whole)
+    plan = make_plan([src], [src.shifted(1)])
+    memory = np.arange(12, dtype=np.int32)
+    with pytest.raises(LayoutError, match="w: the destination array of rank 1 shares memory"):
+        run_in_process(plan, {0: {"w": memory[:6]}}, {1: {"w": memory[5::-1]}})
+    run_in_process(plan, {0: {"w": memory[::2]}}, {1: {"w": memory[1::2]}})
+    assert memory[1::2].tolist() == [0, 2, 4, 6, 8, 10]
+
+
+def test_a_destination_whose_elements_overlap_is_refused():
+    whole = Layout(Mesh.of(x=1), (Replicate(),))
+    src = TensorSpec("w", (3, 3), "float32", whole)
+    plan = make_plan([src], [src.shifted(1)])
+    steps = np.lib.stride_tricks.as_strided(np.zeros(5, np.float32), (3, 3), (4, 4))
+    with pytest.raises(LayoutError, match="one byte stands for several elements"):
+        run_in_process(plan, {0: {"w": np.ones((3, 3), np.float32)}}, {1: {"w": steps}})
+
+
+def test_ranks_outside_a_layout_have_no_array():
+    """What `local_array` returns for them may stay in the mapping."""
+    specs = [
+        TensorSpec("w", (4, 6), "float32", ROWS),
+        TensorSpec("v", (4, 6), "float32", ROWS.shifted(1)),
+    ]
+    plan = make_plan(specs, [TensorSpec(spec.name, (4, 6), "float32", COLUMNS) for spec in specs])
+    shards = {r: {s.name: local_array(s, r, W) for s in specs} for r in plan.src_ranks}
+    assert shards[2]["w"] is None
+    found = run_in_process(plan, shards)
+    np.testing.assert_array_equal(found[3]["v"], W[:, 3:])
+    with pytest.raises(LayoutError, match="v: rank 2 gave no array"):
+        run_in_process(plan, {**shards, 2: {"v": None}})
+
+
+@pytest.mark.parametrize(
+    ("sources", "message"),
+    [
+        (W, "sources is of type ndarray"),
+        ({0: W}, r"sources\[0\] is of type ndarray"),
+        ({0: {"w": [[1.0]]}}, r"sources\[0\]\['w'\] is of type list"),
+    ],
+)
+def test_arrays_are_given_per_rank_and_name(plan, sources, message):
+    with pytest.raises(LayoutError, match=f"{message}. Give NumPy arrays per rank and stored name"):
+        run_in_process(plan, sources)
+
+
+def test_local_array_is_of_a_numpy_array():
+    with pytest.raises(LayoutError, match=r"whole is of type list\. Give NumPy arrays"):
+        local_array(TensorSpec("w", (4, 6), "float32", ROWS), 0, W.tolist())
+
+
+def test_arrays_in_the_order_of_another_machine_are_refused(plan):
+    other = W.astype(W.dtype.newbyteorder())
+    with pytest.raises(UnsupportedError, match="in the order of another machine"):
+        run_in_process(plan, {0: {"w": other[:2]}, 1: {"w": other[2:]}})
+
+
+def test_without_numpy_the_names_are_there_and_the_remedy_is_told():
+    code = (
+        "import sys\n"
+        "sys.modules['numpy'] = None\n"
+        "from reshard import *\n"
+        "for call in (lambda: local_array(None, 0, None), lambda: run_in_process(None, {})):\n"
+        "    try:\n"
+        "        call()\n"
+        "    except ImportError as error:\n"
+        "        print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    first, second = done.stdout.splitlines()
+    assert first.startswith("reshard.local_array works on NumPy arrays, and NumPy is not installed")
+    assert second.startswith("reshard.run_in_process")
+    assert "pip install numpy" in first

@@ -4,9 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 
+import ml_dtypes
+import numpy as np
 import pytest
 
-from reshard import DType, Form, Layout, Mesh, Part, PlanError, Shard, TensorSpec, match
+from reshard import (
+    DType,
+    Form,
+    Layout,
+    LayoutError,
+    Mesh,
+    Part,
+    PlanError,
+    Shard,
+    TensorSpec,
+    UnsupportedError,
+    match,
+    read_casts,
+)
 
 ROWS = Layout(Mesh.of(x=2), (Shard(0),))
 
@@ -183,3 +198,59 @@ def test_a_stacked_source_feeds_split_destinations_and_the_reverse():
     stacked, split = [spec("experts", (3, 4, 6), parts=stack)], [spec(f"e{i}") for i in range(3)]
     assert [pair.name for pair in match(stacked, split)] == ["e0", "e1", "e2"]
     assert [pair.name for pair in match(split, stacked)] == ["e0", "e1", "e2"]
+
+
+def test_a_text_is_no_list_of_patterns():
+    """Its characters would be patterns, and a star would allow everything."""
+    one = spec("w")
+    for option in ("allow_unmatched", "allow_unused"):
+        with pytest.raises(LayoutError, match=rf"{option}='rotary\*' is one text. Give a list"):
+            match([one], [one.shifted(2)], **{option: "rotary*"})
+        with pytest.raises(LayoutError, match=f"{option} holds 3, which is no text"):
+            match([one], [one.shifted(2)], **{option: ["a", 3]})
+
+
+@pytest.mark.parametrize("casts", [("float32", "bfloat16"), "float32", [("float32",)], 5, [None]])
+def test_cast_rules_are_a_list_of_pairs(casts):
+    with pytest.raises(LayoutError, match=r"is not a pair of dtypes. Give a list of \(source, d"):
+        match([spec("a")], [spec("a")], casts=casts)
+
+
+def test_cast_rules_take_the_types_of_frameworks():
+    rules = [(np.float32, ml_dtypes.bfloat16), (np.dtype("float64"), "float16")]
+    assert read_casts(rules) == (
+        (DType.FLOAT32, DType.BFLOAT16),
+        (DType.FLOAT64, DType.FLOAT16),
+    )
+    with pytest.raises(UnsupportedError, match=r"^casts=.*Did you mean 'bfloat16'\?"):
+        read_casts([("float32", "bf16")])
+
+
+def test_each_kind_of_problem_has_its_own_remedy():
+    types = problems([spec("a"), spec("b")], [spec("a", dtype="float16"), spec("b", dtype="int8")])
+    assert types.endswith("\nTo convert between dtypes, pass casts=[('float32', 'float16')].")
+    names = problems([spec("a")], [spec("b")])
+    assert names.endswith("allow names with allow_unmatched=[...].")
+    assert "casts=" not in names
+    shapes = problems([spec("a")], [spec("a", (6, 4))])
+    assert "check the forms" in shapes
+    assert "allow_unmatched" not in shapes
+    both = problems([spec("a"), spec("c")], [spec("a", dtype="float16")])
+    assert "casts=[" in both
+    assert "allow_unmatched=[" in both
+
+
+@pytest.mark.parametrize(
+    ("sides", "message"),
+    [
+        (
+            (spec("a"), [spec("a")]),
+            r"the source is of type TensorSpec, .*Give \[TensorSpec\(\.\.\.\)\]",
+        ),
+        (([spec("a")], "a"), "the destination is of type str, no list of specs"),
+        (([spec("a")], ["a"]), "the destination holds a str. Give TensorSpecs alone"),
+    ],
+)
+def test_sides_are_lists_of_specs(sides, message):
+    with pytest.raises(PlanError, match=message):
+        match(*sides)

@@ -558,7 +558,7 @@ def test_an_absent_source_is_named_to_the_destination() -> None:
     desk = joined("engine.0")
     desk.begin("engine.0", timeout_s=1.0)
     desk.advance(1.0)
-    assert "Missing: a source (none is registered)" in desk.error("engine.0").message
+    assert "Missing: a source (none has called publish)" in desk.error("engine.0").message
 
 
 def test_a_silent_process_of_the_own_program_is_named_and_others_go_on() -> None:
@@ -579,7 +579,7 @@ def test_the_missing_process_of_a_needed_destination_is_named() -> None:
     desk.advance(1.0)
     for who in ("source.0", "engine.0"):
         message = desk.error(who).message
-        assert "destinations (0 of min_destinations=1)" in message
+        assert "destinations (0 of min_destinations=1 have called refit)" in message
         assert "'engine' process 1 of 2 (not registered)" in message
 
 
@@ -589,7 +589,7 @@ def test_a_source_without_destinations_times_out() -> None:
     desk.begin("source.0", timeout_s=1.0)
     desk.advance(1.0)
     message = desk.error("source.0").message
-    assert "Missing: destinations (0 of min_destinations=1)" in message
+    assert "Missing: destinations (0 of min_destinations=1 have called refit)" in message
     assert message.endswith(" 3 connections were refused.")
 
 
@@ -651,6 +651,21 @@ def test_the_rest_of_a_program_waits_for_a_new_process() -> None:
     desk.take("engine.1")
     desk.begin("engine.1")
     assert desk.started("engine.0").epoch == 2
+
+
+def test_a_program_that_lost_a_process_may_be_started_anew_as_a_whole() -> None:
+    """Its other processes may be alive still, but they are not the program any more."""
+    desk = in_refit("source.0", "engine.0", "engine.1", engine=2)
+    desk.lose("engine.1")
+    for who in ("engine.0.again", "engine.1.again"):
+        desk.hello(who, num_processes=2)
+        assert isinstance(desk.take(who), Welcome)
+        desk.begin(who)
+    desk.begin("engine.0")
+    assert "cannot take part again" in desk.error("engine.0").message
+    desk.begin("source.0")
+    for who in ("source.0", "engine.0.again", "engine.1.again"):
+        assert desk.started(who).epoch == 2
 
 
 def test_a_loss_between_refits_is_no_error_for_the_others() -> None:
@@ -785,12 +800,30 @@ def test_whoever_comes_later_hears_it_once_and_then_waits() -> None:
     assert desk.started("source.0").epoch == desk.started("engine.1").epoch == 1
 
 
-def test_a_process_that_begins_after_all_takes_part() -> None:
+def test_others_hear_a_refusal_although_the_process_has_begun_again() -> None:
     desk = joined("source.0", "engine.0")
     desk.refuse("source.0")
     desk.begin("source.0")
     desk.begin("engine.0")
+    assert desk.error("engine.0").kind == "LayoutError"
+    assert desk.idle("source.0")
+    desk.begin("engine.0")
     assert desk.started("source.0").epoch == desk.started("engine.0").epoch == 1
+
+
+def test_a_refusal_is_forgotten_once_a_refit_has_formed() -> None:
+    desk = joined("source.0", "engine.0")
+    desk.begin("engine.0")
+    desk.refuse("source.0")
+    assert desk.error("engine.0").kind == "LayoutError"
+    for who in ("engine.0", "source.0"):
+        desk.begin(who)
+    desk.replies.clear()
+    desk.hello("late.0")
+    desk.take("late.0")
+    for who in ("late.0", "engine.0", "source.0"):
+        desk.begin(who)
+    assert desk.started("late.0").epoch == 2
 
 
 def test_a_refusal_while_others_are_in_an_exchange_closes_the_epoch() -> None:

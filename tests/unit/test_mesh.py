@@ -61,3 +61,12 @@ def test_values():
 def test_what_is_no_mesh_is_refused(arguments, message):
     with pytest.raises(LayoutError, match=message):
         Mesh(*arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(("tp",), 2), (("tp",), ("2",)), (("tp",), (2.0,)), (None, (2,)), (("x",), (1,), 3)],
+)
+def test_names_and_whole_numbers_make_a_mesh(arguments):
+    with pytest.raises(LayoutError, match=r"Give names and whole numbers, as in Mesh\("):
+        Mesh(*arguments)

@@ -110,6 +110,15 @@ def test_different_programs_are_a_transport_error_on_both_ends():
         assert any("10 bytes" in str(each) and "11 bytes" in str(each) for each in outcomes)
 
 
+def test_a_reason_with_a_file_name_of_any_bytes_is_told():
+    first, second = make_pair()
+    with first, second:
+        both(lambda: first.connect(5), lambda: second.connect(5))
+        first.abort("cannot read " + os.fsdecode(b"caf\xe9.bin"))
+        with pytest.raises(TransportError, match=r"cannot read caf\\udce9\.bin"):
+            second.check_peers()
+
+
 def test_an_abort_reaches_the_other_end_and_later_runs():
     data = np.zeros(10, np.uint8)
     with connected_pair() as (first, second):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import operator
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reshard import Buffer, DType
 from reshard.loopback import buffer_of_array
-from reshard.overlap import share_bytes
+from reshard.overlap import overlaps_itself, share_bytes
 
 
 def really_share(memory, a, b):
@@ -74,3 +77,20 @@ def test_strides_so_odd_that_there_is_much_to_try_count_as_shared():
     odd = np.lib.stride_tricks.as_strided(memory, (200, 200), (97, 101))
     other = np.lib.stride_tricks.as_strided(memory[1:], (200, 200), (103, 89))
     assert share_bytes(buffer_of_array(odd), buffer_of_array(other))
+
+
+@given(st.data())
+def test_elements_of_one_array(data):
+    """Against marking the bytes of every element, for any strides."""
+    ndim = data.draw(st.integers(0, 3))
+    shape = tuple(data.draw(st.integers(1, 4)) for _ in range(ndim))
+    steps = st.integers(-9, 9) | st.sampled_from((-16, 16, 20, 40, 64))
+    strides = tuple(data.draw(steps) for _ in shape)
+    buffer = Buffer(1000, shape, strides, DType.FLOAT32)
+    firsts = [sum(map(operator.mul, index, strides)) for index in np.ndindex(*shape)]
+    marks = [byte for first in firsts for byte in range(first, first + 4)]
+    assert overlaps_itself(buffer) == (len(set(marks)) < len(marks))
+
+
+def test_no_element_overlaps_nothing():
+    assert not overlaps_itself(Buffer(0, (3, 0), (0, 0), DType.FLOAT32))

@@ -6,7 +6,18 @@ import dataclasses
 
 import pytest
 
-from reshard import DType, Layout, Mesh, PlanError, Replicate, Shard, TensorSpec, make_plan
+from reshard import (
+    Box,
+    BoxLayout,
+    DType,
+    Layout,
+    Mesh,
+    PlanError,
+    Replicate,
+    Shard,
+    TensorSpec,
+    make_plan,
+)
 from reshard import plan as plan_module
 
 R = Replicate()
@@ -71,8 +82,21 @@ def test_explain_says_of_a_copy_in_place():
     assert "a copy within rank 2, which holds it already" in plan.explain("norm", 2)
 
 
-def test_explain_of_a_rank_that_has_no_part_in_it(plan):
-    assert "rank 77 neither sends nor receives it" in plan.explain("w", 77)
+def test_explain_of_a_rank_that_has_no_part_in_it():
+    elsewhere = [spec.shifted(10) for spec in (SRC[1], DST[1])]
+    plan = make_plan([SRC[0], elsewhere[0]], [DST[0], elsewhere[1]])
+    assert "rank 10 neither sends nor receives it" in plan.explain("w", 10)
+
+
+def test_explain_refuses_a_rank_that_no_side_has(plan):
+    with pytest.raises(PlanError, match="99: the source has 0 to 3, the destination 4 to 5"):
+        plan.explain("w", 99)
+    sparse = make_plan(
+        [SRC[1]],
+        [dataclasses.replace(SRC[1], layout=Layout(Mesh(("x",), (2,), (9, 4)), (R,)))],
+    )
+    with pytest.raises(PlanError, match="the source has 0 to 3, the destination 4, 9"):
+        sparse.explain("norm", 5)
 
 
 def test_explain_knows_stored_names_too():
@@ -163,3 +187,34 @@ def test_layout_case_f1_square_of_2_to_the_34_bytes():
     assert set(plan.stream_bytes().values()) == {2**30}
     assert plan.schedule.num_rounds == 2**30 // (256 << 10)
     assert plan.schedule.staging_bytes <= 64 << 20
+
+
+def test_a_gap_in_a_source_is_found_when_a_rank_is_planned():
+    src = TensorSpec("w", (4,), "int8", BoxLayout({0: Box((0,), (3,))}))
+    dst = TensorSpec("w", (4,), "int8", Layout(Mesh.of(x=1), (R,))).shifted(1)
+    plan = make_plan([src], [dst])
+    for ask in (plan.check, plan.describe, lambda: plan.explain("w", 1), lambda: plan.rank_plan(1)):
+        with pytest.raises(PlanError, match="w: "):
+            ask()
+
+
+def test_sums_cost_as_much_as_the_distinct_geometries():
+    """Each spec has layouts of its own, as from an adapter that describes tensor by tensor."""
+
+    def side(count, mesh, placement, offset):
+        return [
+            TensorSpec(f"w{i}", (64, 64), "int8", Layout(mesh(), (placement,))).shifted(offset)
+            for i in range(count)
+        ]
+
+    def plan_of(count):
+        return make_plan(
+            side(count, lambda: Mesh.of(x=4), Shard(0), 0),
+            side(count, lambda: Mesh.of(x=2), Shard(1), 4),
+        )
+
+    few, many = (list(plan_of(count).rank_plan(5).volumes_in()) for count in (1, 60))
+    assert few == [(0, 1, rank, 16 * 32) for rank in range(4)]
+    assert many == [(0, 60, rank, 16 * 32) for rank in range(4)]
+    assert "w0 and 59 more" in plan_of(60).describe()
+    assert "480 transfers, 240 KiB" in plan_of(60).describe()

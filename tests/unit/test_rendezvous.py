@@ -6,11 +6,12 @@ import concurrent.futures
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
 import pytest
 
-from reshard.errors import PlanError, RendezvousError, ReshardError, TransferTimeout
+from reshard.errors import LayoutError, PlanError, RendezvousError, ReshardError, TransferTimeout
 from reshard.exchange import Exchange
 from reshard.rendezvous import Go, Rendezvous, local_member
 from reshard.store import StoreGoneError
@@ -86,6 +87,19 @@ def _waiting(server: StoreServer, member: Rendezvous) -> Iterator[concurrent.fut
     before = server.messages_received
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         future = pool.submit(member.begin, timeout_s=WAIT_S)
+        _wait_until(lambda: server.messages_received > before)
+        yield future
+
+
+@contextlib.contextmanager
+def _waiting_in_exchange(
+    server: StoreServer, member: Rendezvous, go: Go
+) -> Iterator[concurrent.futures.Future[list[bytes]]]:
+    """An exchange that the store has received and not answered."""
+    before = server.messages_received
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        exchange = member.exchange_of(go)
+        future = pool.submit(exchange.exchange, "done", b"", timeout_s=WAIT_S)
         _wait_until(lambda: server.messages_received > before)
         yield future
 
@@ -240,6 +254,26 @@ def test_a_begin_that_is_interrupted_is_withdrawn() -> None:
         assert [go.epoch for go in _begin(members)] == [1, 1]
 
 
+def test_a_begin_is_withdrawn_when_the_refit_has_formed_already() -> None:
+    with _team("source", "engine") as (server, members):
+        goes = _begin(members)
+        with _waiting_in_exchange(server, members[0], goes[0]) as waiting:
+            members[1].withdraw()  # as after an interrupt just behind begin
+            members[1].withdraw()
+            with pytest.raises(RendezvousError, match=r"engine.* gave up just as the refit began"):
+                waiting.result(5.0)
+        assert [go.epoch for go in _begin(members)] == [2, 2]
+
+
+def test_a_begin_that_never_was_is_not_withdrawn() -> None:
+    with _team("source", "engine") as (_, members):
+        goes = _begin(members)
+        with pytest.raises(RendezvousError, match="timeout_s="):
+            members[1].begin(timeout_s=-1.0)
+        members[1].withdraw()
+        assert _exchange(members, goes) == [[b"done 0", b"done 1"]] * 2
+
+
 def test_many_refits_fail_and_leave_nothing_in_the_way_of_the_next() -> None:
     with _team("source", "engine") as (_, members):
         for number in range(1, 101):
@@ -274,6 +308,70 @@ def test_a_closed_rendezvous_names_itself() -> None:
 def test_a_limit_that_is_none_is_refused(timeout_s: float) -> None:
     with _team("source") as (_, members), pytest.raises(RendezvousError, match="timeout_s="):
         members[0].begin(timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"role": "trainer"}, "role='trainer'"),
+        ({"group": ""}, "group=''.* is not a name of 1 to 256"),
+        ({"group": "x" * 257}, "group=.* of 257 characters is not a name of 1 to 256"),
+        ({"group": "caf\udce9"}, "UTF-8 cannot encode"),
+        ({"group": None}, "group=None is not a name"),
+        ({"ranks": []}, "ranks has 0 numbers"),
+        ({"ranks": [-1]}, "ranks=-1 is not a whole number from 0 to 3"),
+        ({"ranks": [1, 4]}, "ranks=4 is not a whole number from 0 to 3"),
+        ({"ranks": [1, 2, 1]}, "ranks has 1 2 times"),
+        ({"ranks": [0.5]}, "ranks=0.5 is not a whole number"),
+        ({"ranks": [0], "num_ranks": 0}, "num_ranks=0 is not a whole number from 1"),
+        ({"num_ranks": 1 << 31}, "num_ranks=2147483648 is not"),
+        ({"num_processes": 0}, "num_processes=0 is not"),
+        ({"process": -1}, "process=-1 is not a whole number from 0 to 1"),
+        ({"process": 2}, "process=2 is not a whole number from 0 to 1"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_member_that_no_store_would_take_is_refused_at_once(
+    changes: dict[str, Any], words: str
+) -> None:
+    fine: dict[str, Any] = {
+        "role": "source",
+        "group": "trainer",
+        "ranks": [0, 1],
+        "num_ranks": 4,
+        "process": 1,
+        "num_processes": 2,
+    }
+    local_member(**fine)
+    with pytest.raises(LayoutError, match=words):
+        local_member(**(fine | changes))
+
+
+def test_the_whole_numbers_of_numpy_can_be_sent() -> None:
+    two: Any = np.int64(2)
+    member = local_member("source", "trainer", ranks=list(np.arange(2)), num_ranks=two)
+    assert (member.ranks, member.num_ranks) == ((0, 1), 2)
+    assert {type(number) for number in (*member.ranks, member.num_ranks)} == {int}
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"min_destinations": 0},
+        {"min_destinations": 1.5},
+        {"last_epoch": -1},
+        {"last_epoch": 1 << 30},
+        {"max_message_bytes": 0},
+        {"heartbeat_interval_s": 0.0},
+        {"heartbeat_timeout_s": float("inf")},
+    ],
+    ids=str,
+)
+def test_an_option_that_no_store_would_take_is_refused_at_once(option: dict[str, Any]) -> None:
+    member = local_member("source", "trainer", ranks=[0], num_ranks=1)
+    ((name, value),) = option.items()
+    with pytest.raises(LayoutError, match=f"{name}={value} is not"):
+        Rendezvous("tcp://127.0.0.1:1", member, **option)
 
 
 def test_a_new_store_is_joined_with_larger_epochs() -> None:

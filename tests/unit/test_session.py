@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -14,6 +16,7 @@ import pytest
 from reshard import (
     DType,
     Layout,
+    LayoutError,
     Mesh,
     PlanError,
     Replicate,
@@ -23,12 +26,14 @@ from reshard import (
     TensorSpec,
     TransferTimeout,
     TransportError,
+    UnsupportedError,
     VerificationError,
     make_contribution,
 )
 from reshard.contribution import Contribution, decode_all, make_epoch_plan
 from reshard.exchange import SingleProcessExchange, ThreadExchange
 from reshard.loopback import buffer_of_array
+from reshard.machine import Machine
 
 ROWS = Layout(Mesh.of(x=2), (Shard(0),))
 COLUMNS = Layout(Mesh.of(y=2), (Shard(1),))
@@ -108,9 +113,9 @@ def together():
 def members():
     made = []
 
-    def make(*per_process, **everybody):
+    def make(*per_process, exchange=ThreadExchange, **everybody):
         options = per_process or ({},) * 4
-        exchanges = ThreadExchange.create(4)
+        exchanges = exchange.create(4)
         made.extend(
             Member(i, exchange, **{**everybody, **own})
             for i, (exchange, own) in enumerate(zip(exchanges, options, strict=True))
@@ -233,6 +238,104 @@ def test_a_member_that_gives_up_ends_the_refit_of_all(members, together):
         assert "no more memory for this engine" in str(error)
 
 
+def test_processes_on_two_machines_are_refused_by_all(members, together):
+    team = members()
+    there = Machine("node2", "another boot", 1)
+    team[3].contribution = msgspec.structs.replace(team[3].contribution, machine=there)
+    errors = together(Member.open, team)
+    assert [type(error) for error in errors] == [UnsupportedError] * 4
+    assert all("d1 on node2" in str(error) for error in errors)
+
+
+class GivesUp(ThreadExchange):
+    """Member 3 says after its part of the move that it gave up, as after the abort of a peer."""
+
+    def exchange(self, name, payload, **options):
+        gave_up = name == "done" and self.process == 3
+        return super().exchange(name, b"" if gave_up else payload, **options)
+
+
+def test_a_member_that_gave_up_is_named_by_all(members, together):
+    team = members(exchange=GivesUp)
+    together(Member.open, team)
+    errors = together(lambda member: member.refit(1), team)
+    assert [type(error) for error in errors] == [TransportError] * 4
+    assert all("d1 gave up during the move" in str(error) for error in errors)
+
+
+class Watched(ThreadExchange):
+    """Member 0 carries the exchange; what is called while waiting is kept."""
+
+    hub = 0
+    watch = None
+
+    def exchange(self, name, payload, *, while_waiting=None, **options):
+        if name == "done":
+            self.watch = while_waiting
+        return super().exchange(name, payload, while_waiting=while_waiting, **options)
+
+
+class LostPeers:
+    """A communicator whose peers are gone, and the clock of who waits for their word."""
+
+    def __init__(self, error):
+        self.error = error
+        self.now = 100.0
+
+    def check_peers(self):
+        raise self.error
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def watch(members, together, monkeypatch):
+    """Gives what member 3 calls while it waits for the others, with other peers and a clock."""
+    team = members(exchange=Watched)
+    together(Member.open, team)
+    together(lambda member: member.refit(1), team)
+    session = team[3].session
+    session.abort("enough")
+    with pytest.raises(TransportError) as aborted:
+        session.check_peers()
+
+    def lose(peer, *, is_abort):
+        status = aborted.value.status if is_abort else None
+        lost = LostPeers(TransportError("lost", rank=3, peer=peer, status=status))
+        clock = SimpleNamespace(monotonic=lambda: lost.now, perf_counter=time.perf_counter)
+        monkeypatch.setattr("reshard.session.time", clock)
+        communicator = session._communicator
+        monkeypatch.setattr(session, "_communicator", lost)
+        communicator.close()
+        return lost, team[3].exchange.watch
+
+    return lose
+
+
+def test_a_peer_that_died_ends_the_wait_at_once(watch):
+    lost, check = watch(0, is_abort=False)
+    with pytest.raises(TransportError) as caught:
+        check()
+    assert caught.value is lost.error
+
+
+@pytest.mark.parametrize(
+    ("peer", "patience_s"),
+    [(0, 0.02), (1, 2.0), (None, 2.0)],
+    ids=["the_hub", "another_member", "unknown"],
+)
+def test_who_gave_up_has_time_to_say_why_unless_it_carries_the_exchange(watch, peer, patience_s):
+    lost, check = watch(peer, is_abort=True)
+    check()
+    lost.now += 0.9 * patience_s
+    check()
+    lost.now += 0.2 * patience_s
+    with pytest.raises(TransportError) as caught:
+        check()
+    assert caught.value is lost.error
+
+
 def test_check_peers_is_quiet_while_all_live(members, together):
     team = members()
     together(Member.open, team)
@@ -315,6 +418,17 @@ def test_an_unmatched_tensor_is_the_destinations_to_allow(members):
     assert len(make_epoch_plan(ROSTER, by_engine).pairs) == 1
 
 
+def test_a_source_may_let_its_surplus_tensors_stay_unused(members, together):
+    surplus = [spec(ROWS), spec(ROWS, name="optimizer.m"), spec(ROWS, name="optimizer.v")]
+    team = members(src=surplus)
+    contributions = [member.contribution for member in team]
+    with pytest.raises(PlanError, match=r"optimizer\.m: no destination takes"):
+        make_epoch_plan(ROSTER, contributions)
+    allowing = msgspec.structs.replace(contributions[1], allow_unmatched=("optimizer.*",))
+    plan = make_epoch_plan(ROSTER, [contributions[0], allowing, *contributions[2:]])
+    assert [pair.name for pair in plan.pairs] == ["w"]
+
+
 def test_two_destination_programs_are_planned_together():
     roster = dataclasses.replace(
         ROSTER,
@@ -330,3 +444,62 @@ def test_two_destination_programs_are_planned_together():
     plan.check()
     assert [pair.dst.layout.ranks for pair in plan.pairs] == [(2, 3), (4, 5)]
     assert plan.ranks == (0, 1, 2, 3, 4, 5)
+
+
+# One process with ranks of both sides
+
+
+def alone(src, dst, **options):
+    """Returns what refits between ranks of this process: call it with (buffers, buffers, run)."""
+    roster = Roster((tuple({*src.layout.ranks, *dst.layout.ranks}),), (0,), (((0,), 0),), ("me",))
+    contribution = make_contribution(
+        [src], [dst], casts=(), allow_unmatched=(), staging_bytes=1 << 20, **options
+    )
+    exchange, sessions = SingleProcessExchange(), []
+
+    def refit(src_buffers, dst_buffers, run):
+        sides = src_buffers, dst_buffers
+        if not sessions:
+            opened = Session(exchange, roster, contribution, *sides, rank_offset=0, timeout_s=10.0)
+            sessions.append(opened)
+        options = {"version": run, "epoch": 1, "verify": True, "timeout_s": 10.0, "phases": {}}
+        return sessions[0].refit(exchange, *sides, run_id=run, **options)
+
+    return refit
+
+
+def test_the_strides_of_a_replica_that_sends_nothing_are_followed():
+    """Its fingerprint is compared all the same; the strides of before would lie outside of it."""
+    copies = spec(Layout(Mesh.of(x=2), (Replicate(),)))
+    refit = alone(copies, spec(Layout(Mesh(("y",), (1,), (2,)), (Replicate(),))))
+    result = np.zeros_like(W)
+    wide = np.zeros((8, 4096), np.float32)[:, :6]
+    wide[...] = W
+    for run, idle in enumerate((wide, W.copy(), np.asfortranarray(W), wide), 1):
+        for first, second in ((idle, W), (W, idle)):
+            src = {(0, "w"): buffer_of_array(first), (1, "w"): buffer_of_array(second)}
+            result[...] = 0
+            refit(src, {(2, "w"): buffer_of_array(result)}, run)
+            np.testing.assert_array_equal(result, W)
+
+
+def test_a_tensor_that_one_rank_of_its_layout_does_not_give_is_refused():
+    refit = alone(spec(ROWS), spec(Layout(Mesh(("y",), (1,), (2,)), (Replicate(),))))
+    src = {(0, "w"): buffer_of_array(W[:4])}
+    with pytest.raises(LayoutError, match=r"w: rank 1 gave no such tensor.*\(4, 6\) of \(8, 6\)"):
+        refit(src, {(2, "w"): buffer_of_array(np.zeros_like(W))}, 1)
+
+
+def test_a_cast_that_one_destination_allows_is_not_done_to_another():
+    roster = Roster(((0,), (1,), (2,)), (0,), (((1,), 1), ((2,), 2)), ("s", "a", "b"))
+    whole = Layout(Mesh.of(x=1), (Replicate(),))
+
+    def contribution(src, dst, casts=()):
+        return make_contribution(src, dst, casts=casts, allow_unmatched=(), staging_bytes=1 << 20)
+
+    source = contribution([spec(whole)], [])
+    narrow = [spec(whole, DType.BFLOAT16)]
+    allowed = contribution([], narrow, [("float32", "bfloat16")])
+    assert len(make_epoch_plan(roster, [source, allowed, allowed]).pairs) == 2
+    with pytest.raises(PlanError, match="no cast rule"):
+        make_epoch_plan(roster, [source, allowed, contribution([], narrow)])

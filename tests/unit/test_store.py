@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import errno
+import gc
+import logging
 import os
+import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import zmq
 
@@ -17,6 +22,7 @@ from reshard.control_messages import (
     Begin,
     Bye,
     Done,
+    Failed,
     Hello,
     Member,
     Post,
@@ -25,7 +31,7 @@ from reshard.control_messages import (
     decode_reply,
     encode,
 )
-from reshard.errors import RendezvousError, TransferTimeout
+from reshard.errors import LayoutError, RendezvousError, TransferTimeout
 from reshard.store import StoreClient, StoreGoneError
 from reshard.store_server import StoreServer
 
@@ -258,6 +264,95 @@ def test_refused_handshakes_are_mentioned_in_a_timeout() -> None:
             client.call(Begin(request=client.new_request(), timeout_s=0.1), b"", timeout_s=WAIT_S)
 
 
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), 3e6])
+@pytest.mark.parametrize("name", ["heartbeat_interval_s", "heartbeat_timeout_s"])
+def test_a_heartbeat_that_libzmq_cannot_count_is_refused(name: str, value: float) -> None:
+    for opened in (StoreServer, StoreClient):
+        with pytest.raises(LayoutError, match=f"{name}={value} is not above 0"):
+            opened("tcp://127.0.0.1:0", **{name: value})  # type: ignore[arg-type]
+
+
+# Dropped and forked
+
+
+def _wait_in(client: StoreClient, timeout_s: float = WAIT_S) -> None:
+    """Begins a refit that nobody else takes part in."""
+    request = Begin(request=client.new_request(), timeout_s=timeout_s)
+    client.call(request, b"", timeout_s=WAIT_S)
+
+
+def test_a_store_that_nobody_holds_ends_as_if_closed() -> None:
+    def waiter_of_a_dropped_store() -> tuple[StoreClient, concurrent.futures.Future[None]]:
+        server = StoreServer(LOOPBACK)
+        client = StoreClient(server.address)
+        _hello(client)
+        before = server.messages_received
+        waiting = pool.submit(_wait_in, client)
+        _wait_until(lambda: server.messages_received > before)
+        return client, waiting
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        pool.submit(int).result()
+        before = _num_threads_and_files()
+        for _ in range(3):
+            client, waiting = waiter_of_a_dropped_store()
+            gc.collect()
+            with pytest.raises(RendezvousError, match="was closed"):
+                waiting.result(WAIT_S)
+            client.close()
+            del waiting
+        _check_nothing_is_left(before)
+
+
+def _fork(run: Callable[[], None]) -> int:
+    """Runs something in a forked child and returns the child's process id."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(round(WAIT_S))  # for a call that never returns
+        code = 1
+        try:
+            run()
+            code = 0
+        finally:
+            os._exit(code)
+    return child
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*fork.*:RuntimeWarning")  # JAX, where it is loaded
+def test_a_forked_child_forgets_what_it_closes_and_the_parent_goes_on(server: StoreServer) -> None:
+    with StoreClient(server.address) as client:
+        _hello(client)
+
+        def close_all() -> None:
+            assert client.is_lost
+            with pytest.raises(RendezvousError, match=f"is that of process {os.getppid()}"):
+                _wait_in(client)
+            client.notify(Bye(request=client.new_request()))
+            client.close()
+            server.close()
+            server.close()
+
+        assert os.waitpid(_fork(close_all), 0)[1] == 0
+        assert not client.is_lost
+        reply, _ = client.call(Bye(request=client.new_request()), timeout_s=WAIT_S)
+        assert isinstance(reply, Done)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*fork.*:RuntimeWarning")  # JAX, where it is loaded
+def test_a_store_ends_while_a_forked_child_lives() -> None:
+    server = StoreServer(LOOPBACK)
+    child = _fork(lambda: time.sleep(WAIT_S))
+    try:
+        started = time.monotonic()
+        server.close()
+        assert time.monotonic() - started < 5.0
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
 # What is refused
 
 
@@ -278,6 +373,22 @@ def test_nonsense_is_counted_and_the_store_goes_on(server: StoreServer) -> None:
         assert server.messages_received == 7
         with StoreClient(server.address) as client:
             _hello(client)
+    finally:
+        raw.close()
+
+
+def test_a_request_with_a_wrong_field_is_answered(server: StoreServer) -> None:
+    """Its sender would otherwise wait until its limit, and take the store for dead."""
+    member = msgspec.structs.replace(MEMBER, group="")
+    raw = _raw(server)
+    try:
+        raw.send(encode(Hello(request=7, member=member)))
+        reply = decode_reply(raw.recv())
+        assert isinstance(reply, Failed)
+        assert reply.request == 7
+        assert f"the store at {server.address}" in reply.error.message
+        assert "length >= 1" in reply.error.message
+        assert server.messages_refused == 1
     finally:
         raw.close()
 
@@ -442,7 +553,43 @@ def test_a_store_whose_thread_fails_is_gone_rather_than_silent(
 
     with StoreClient(server.address) as client:
         _hello(client)
-        monkeypatch.setattr(server._membership, "receive", fail)
+        monkeypatch.setattr(server._loop._membership, "receive", fail)
         with pytest.raises(StoreGoneError):
             client.call(Bye(request=client.new_request()), timeout_s=WAIT_S)
     server.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_store_whose_thread_fails_tells_who_waits_and_the_log(
+    server: StoreServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a mistake of ours")
+
+    other = msgspec.structs.replace(MEMBER, role="destination", group="engine")
+    with (
+        concurrent.futures.ThreadPoolExecutor(1) as pool,
+        StoreClient(server.address) as waiter,
+        StoreClient(server.address) as client,
+        caplog.at_level(logging.ERROR, "reshard.control"),
+    ):
+        _hello(waiter)
+        _hello(client, other)
+        waiting = pool.submit(_wait_in, waiter)
+        _wait_until(lambda: server.messages_received == 3)
+        monkeypatch.setattr(server._loop._membership, "receive", fail)
+        with pytest.raises(StoreGoneError):
+            client.call(Bye(request=client.new_request()), timeout_s=WAIT_S)
+        text = f"the store at {server.address} failed: RuntimeError: a mistake of ours"
+        with pytest.raises(RendezvousError, match=text):
+            waiting.result(WAIT_S)
+    assert text in caplog.text
+
+
+def test_a_limit_of_months_leaves_the_store_serving(server: StoreServer) -> None:
+    with StoreClient(server.address) as patient, StoreClient(server.address) as other:
+        _hello(patient)
+        with pytest.raises(TransferTimeout):
+            begin = Begin(request=patient.new_request(), timeout_s=1e8)
+            patient.call(begin, b"", timeout_s=0.2)
+        _hello(other, msgspec.structs.replace(MEMBER, role="destination", group="engine"))

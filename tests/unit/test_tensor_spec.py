@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 
+import numpy as np
 import pytest
 
 import reshard
@@ -102,3 +104,52 @@ def test_the_tensor_is_named_in_every_message(changes, message):
 def test_padding_is_one_of_three():
     with pytest.raises(LayoutError, match="padding"):
         TensorSpec("w", (4, 3), "int8", ROWS, (), "fill")
+
+
+def test_one_part_or_the_form_of_it_may_be_given_alone():
+    form = Form("a b -> b a")
+    for given, parts in [
+        (Part("v", form), (Part("v", form),)),
+        (form, (Part("w", form),)),
+        ([Part("v")], (Part("v"),)),
+    ]:
+        assert TensorSpec("w", (4, 3), "int8", ROWS, given).parts == parts
+
+
+@pytest.mark.parametrize("given", ["w", ["w"], [Form("a b -> a b")], 5, [Part("w"), None]])
+def test_what_is_no_part_is_refused_with_an_example(given):
+    with pytest.raises(LayoutError, match=r"w: its parts are .* Give a tuple of reshard.Part, as"):
+        TensorSpec("w", (4, 3), "int8", ROWS, given)
+
+
+@pytest.mark.parametrize("arguments", [("w", "a b -> b a"), ("w", None, "v"), (Part("w"),)])
+def test_a_part_is_a_name_a_form_and_names(arguments):
+    with pytest.raises(LayoutError, match=r"Part\(.*give a name, a reshard.Form or None"):
+        Part(*arguments)
+
+
+def test_what_is_no_layout_is_refused_with_an_example():
+    with pytest.raises(LayoutError, match=r"w: its layout is 'x'\. Give a reshard\.Layout, as in"):
+        TensorSpec("w", (4, 3), "int8", "x")
+    with pytest.raises(LayoutError, match=r"w: its layout is <class"):
+        TensorSpec("w", (4, 3), "int8", Layout)
+
+
+@pytest.mark.parametrize("shape", [4, (4.0, 3), "ab", None])
+def test_what_is_no_shape_is_refused(shape):
+    with pytest.raises(LayoutError, match=r"w: its shape is .* Give the number of elements along"):
+        TensorSpec("w", shape, "int8", ROWS)
+
+
+def test_numbers_and_types_of_numpy_become_plain_ones():
+    spec = TensorSpec("w", np.array([4, 3]), np.float32, ROWS)
+    assert spec == TensorSpec("w", (4, 3), "float32", ROWS)
+    assert eval(repr(spec), vars(reshard)) == spec
+
+
+def test_specs_may_be_made_anew_with_one_thing_changed():
+    spec = TensorSpec("w", (8, 3), "int8", ROWS, segment("a", 5, 0), "zero")
+    assert dataclasses.replace(spec) == spec
+    assert dataclasses.replace(spec, dtype="int16").dtype is DType.INT16
+    part = Part("a", Form("a b -> b a"), ("v",))
+    assert dataclasses.replace(part, name="b") == Part("b", part.form, ("v",))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from helpers.reports import native_reports, verdict_of
@@ -106,6 +108,24 @@ def test_each_tensor_that_differs_is_told_once():
     found = verdict_of(plan, [plan.ranks], sources, destinations)
     assert [problem[:2] for problem in found.problems] == ["b:"]
     assert set(found.fingerprints) == set("abc")
+
+
+def test_a_widening_cast_is_compared_in_the_type_of_the_destination():
+    """Not in the narrow one that travels, which would not see what it cannot represent."""
+    src = dataclasses.replace(ROWS, dtype=DType.FLOAT16)
+    dst = dataclasses.replace(COLUMNS, dtype=DType.FLOAT32)
+    plan = make_plan([src], [dst], casts=[("float16", "float32")])
+    assert plan.pairs[0].wire_dtype is DType.FLOAT16
+    narrow = W.astype(np.float16)
+    wide = narrow.astype(np.float32)
+    found = verdict_of(plan, [plan.ranks], held(src, narrow), held(dst, wide))
+    assert found.problems == ()
+    bits = wide.view(np.uint32).reshape(-1).tolist()
+    assert found.fingerprints == {"w": fingerprint_of_values(seed_of_name("w"), bits)}
+    wide.view(np.uint32)[1, 2] += 1
+    assert np.array_equal(wide.astype(np.float16), narrow)
+    found = verdict_of(plan, [plan.ranks], held(src, narrow), held(dst, wide))
+    assert [problem[:2] for problem in found.problems] == ["w:"]
 
 
 @pytest.mark.parametrize("processes", [[[0, 1, 2, 3, 4, 5]], [[0], [1], [5, 2], [4, 3]]])

@@ -148,12 +148,46 @@ def test_nothing_is_left_in_the_store() -> None:
         _run(members, lambda m: m.exchange("specs", b"abc", timeout_s=TIMEOUT_S))
     members[2].fail(LayoutError("late"))
     for member in members:
-        member.forget()
+        member.leave()
+        member.leave()
+    assert store.num_keys() == before
+
+
+def test_an_error_stays_until_the_last_member_has_left() -> None:
+    store = HashStore()
+    members = _members(3, store)
+    before = store.num_keys()
+    _run(members, lambda m: m.exchange("specs", b"abc", timeout_s=TIMEOUT_S))
+    members[1].fail(LayoutError("w: wrong shape"))
+    members[1].leave()
+    for member in (members[0], members[2]):
+        assert store.num_keys() > before
+        with pytest.raises(LayoutError, match="w: wrong shape"):
+            member.exchange("plan", b"abc", timeout_s=TIMEOUT_S)
+        member.leave()
+    assert store.num_keys() == before
+
+
+@pytest.mark.parametrize("last", [0, 1, 2])
+def test_all_rounds_of_a_failed_exchange_are_dropped(last: int) -> None:
+    """Whoever leaves last, and however far it came."""
+    store = HashStore()
+    members = _members(3, store)
+    before = store.num_keys()
+    for _ in range(2):
+        _run(members, lambda m: m.exchange("specs", b"abc", timeout_s=TIMEOUT_S))
+    results = _run(members[:2], lambda m: m.exchange("plan", b"abc", timeout_s=0.1))
+    assert all(isinstance(result, TransferTimeout) for result in results)
+    for member in (*(m for m in members if m.process != last), members[last]):
+        member.leave()
     assert store.num_keys() == before
 
 
 class _BrokenStore(HashStore):
     def set(self, key: str, value: str) -> None:
+        raise RuntimeError("Connection reset by peer")
+
+    def add(self, key: str, amount: int) -> int:
         raise RuntimeError("Connection reset by peer")
 
     def compare_set(self, key: str, expected: str, desired: str) -> bytes:
@@ -165,3 +199,4 @@ def test_store_that_is_gone() -> None:
     with pytest.raises(RendezvousError, match="store of the process group failed"):
         member.exchange("specs", b"", timeout_s=TIMEOUT_S)
     member.fail(LayoutError("never raises"))
+    member.leave()

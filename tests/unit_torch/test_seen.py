@@ -14,7 +14,7 @@ from helpers.torch_ranks import fake_rank  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.tensor import Shard, distribute_tensor  # noqa: E402
 
-from reshard import Layout, Mesh, Replicate  # noqa: E402
+from reshard import Layout, Mesh, Replicate, UnsupportedError  # noqa: E402
 from reshard_torch.seen import SeenTensor  # noqa: E402
 from reshard_torch.side import Side  # noqa: E402
 from reshard_torch.tensors import TensorReader  # noqa: E402
@@ -63,6 +63,17 @@ def test_changes_of_one_tensor_object(change: Callable[[torch.Tensor], None]) ->
     assert not seen.is_same("w", tensor)
 
 
+def test_strides_alone_tell_a_square_tensor_that_was_transposed_in_place() -> None:
+    tensor = torch.zeros(4, 4)
+    reader = TensorReader(ALONE)
+    seen, before = SeenTensor("w", tensor), reader.read({"w": tensor}).buffers()[0, "w"]
+    tensor.t_()
+    assert not seen.is_same("w", tensor)
+    after = reader.read({"w": tensor}).buffers()[0, "w"]
+    assert after.address == before.address
+    assert (before.strides, after.strides) == ((16, 4), (4, 16))
+
+
 def test_other_objects_names_and_declarations() -> None:
     tensor = torch.zeros(4, 3)
     layout = Layout(Mesh(("a",), (1,)), (Replicate(),))
@@ -75,6 +86,13 @@ def test_other_objects_names_and_declarations() -> None:
     assert declared.is_same("w", (tensor, layout))
     assert not declared.is_same("w", tensor)
     assert not declared.is_same("w", (tensor, layout, (4, 3)))
+
+
+def test_tensors_without_strides_are_refused_by_their_name() -> None:
+    tensor = torch.ones(3).to_sparse()
+    assert not SeenTensor("w", tensor).is_same("w", tensor)
+    with pytest.raises(UnsupportedError, match=r"w: memory format torch\.sparse_coo"):
+        TensorReader(ALONE).read({"w": tensor}).buffers()
 
 
 def test_dtensors_are_told_apart_by_their_placements() -> None:

@@ -63,17 +63,29 @@ def test_parameters_of_a_module() -> None:
         "norm.weight",
         "norm.bias",
         "head.weight",
+        "steps",
     ]
     assert current.specs[0].shape == (10, 4)
     assert current.specs[0].dtype is DType.FLOAT32
     assert current.buffers()[0, "head.weight"].address == model.head.weight.data_ptr()
 
 
-def test_persistent_buffers_on_request() -> None:
-    names = _names(TensorReader(ALONE, buffers=True).read(_Model()).specs)
+def test_persistent_buffers_unless_they_are_left_out() -> None:
+    names = _names(TensorReader(ALONE).read(_Model()).specs)
     assert "steps" in names
     assert "cache" not in names
-    assert "steps" not in _names(TensorReader(ALONE).read(_Model()).specs)
+    assert "steps" not in _names(TensorReader(ALONE, buffers=False).read(_Model()).specs)
+
+
+def test_all_names_of_shared_modules_and_buffers_are_read() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 3))
+    model.append(model[0])
+    model[1].register_buffer("scale", torch.ones(2))
+    model[1].register_buffer("same", model[1].scale)
+    names = _names(TensorReader(ALONE).read(model).specs)
+    assert set().union(*names.values()) == set(model.state_dict())
+    assert names["0.running_mean"] == ("0.running_mean", "2.running_mean")
+    assert names["1.scale"] == ("1.scale", "1.same")
 
 
 def test_d9_tied_parameters_are_one_tensor_with_two_names() -> None:
@@ -135,6 +147,31 @@ def test_fa36_one_storage_with_two_meanings_is_refused() -> None:
 def test_square_transposes_of_one_memory_are_two_tensors() -> None:
     weight = torch.zeros(4, 4)
     assert len(TensorReader(ALONE).read({"a": weight, "b": weight.t()}).specs) == 2
+
+
+@pytest.mark.parametrize(
+    ("layouts", "shape"),
+    [
+        ((Layout.replicated(Mesh(("x",), (2,))), BoxLayout({0: Box((2, 0), (4, 3))})), (6, 3)),
+        ((Layout.replicated(Mesh(("x",), (2,))), BoxLayout({0: Box((0, 0), (4, 3))})), (4, 3)),
+        ((BoxLayout({0: Box((0, 0), (4, 3))}), BoxLayout({0: Box((0, 0), (4, 3))})), (6, 3)),
+    ],
+    ids=["both_differ", "the_layout_alone", "the_global_shape_alone"],
+)
+def test_one_memory_in_two_layouts_is_two_tensors(
+    layouts: tuple[object, object], shape: tuple[int, int]
+) -> None:
+    memory = torch.zeros(4, 3)
+    current = TensorReader(Side(0, 2, {0: 0, 1: 1})).read(
+        {
+            "a": (memory, layouts[0], (4, 3)),
+            "b": (memory, layouts[1], shape),
+        }
+    )
+    assert _names(current.specs) == {"a": ("a",), "b": ("b",)}
+    assert tuple(spec.layout for spec in current.specs) == layouts
+    assert [spec.shape for spec in current.specs] == [(4, 3), shape]
+    assert list(current.tensors) == ["a", "b"]
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of torch.compile's imports

@@ -1,0 +1,152 @@
+"""Both ends of a refit in one process: what is refused when they are made, and who is told what."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reshard import Layout, Mesh, Shard, TensorSpec
+from reshard.destination import Destination
+from reshard.errors import LayoutError, RendezvousError, TransportError
+from reshard.loopback import buffer_of_array
+from reshard.rendezvous import Rendezvous
+from reshard.source import Source
+
+LOOPBACK = "tcp://127.0.0.1:0"
+WAIT_S = 30.0
+PROMPT_S = 10.0
+SPEC = TensorSpec("w", (8, 4), "float32", Layout(Mesh.of(x=1), (Shard(0),)))
+W = np.arange(32, dtype=np.float32).reshape(8, 4)
+
+
+class Pair:
+    """A source, a destination, and a thread for each."""
+
+    def __init__(self, source: Source, destination: Destination, pool: Any) -> None:
+        self.source, self.destination, self._pool = source, destination, pool
+        self.array = np.zeros_like(W)
+        self._own = {(0, "w"): buffer_of_array(W)}
+        self._wanted = {(0, "w"): buffer_of_array(self.array)}
+
+    def refit(self, version: int, *, timeout_s: float = WAIT_S) -> list[BaseException | None]:
+        """Returns what the source's call raised, and the destination's."""
+        calls = [
+            self._pool.submit(self.source.publish, self._own, version=version),
+            self._pool.submit(self.destination.refit, self._wanted, timeout_s=timeout_s),
+        ]
+        return [call.exception(WAIT_S) for call in calls]
+
+    def check_that_a_refit_works(self, version: int) -> None:
+        self.array[...] = 0
+        assert self.refit(version) == [None, None]
+        assert np.array_equal(self.array, W)
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    options: dict[str, Any] = {"ranks": [0], "num_ranks": 1, "timeout_s": WAIT_S}
+    with contextlib.ExitStack() as stack:
+        pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(2))
+        source = stack.enter_context(Source(LOOPBACK, [SPEC], **options))
+        assert source.address is not None
+        destination = stack.enter_context(Destination(source.address, [SPEC], **options))
+        yield Pair(source, destination, pool)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"group": ""},
+        {"ranks": []},
+        {"num_ranks": 0},
+        {"min_destinations": 0},
+        {"staging_bytes": 0},
+        {"staging_bytes": -1},
+        {"process": 2, "num_processes": 2},
+        {"ranks": [0, 0]},
+        {"ranks": [1]},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("end", [Source, Destination])
+def test_an_argument_out_of_range_is_refused_at_once(
+    end: type[Source | Destination], option: dict[str, Any]
+) -> None:
+    options: dict[str, Any] = {"ranks": [0], "num_ranks": 1, "timeout_s": WAIT_S}
+    with pytest.raises(LayoutError, match=next(iter(option))):
+        end(LOOPBACK, [SPEC], **(options | option))
+
+
+def test_a_limit_of_months_is_waited_with(pair: Pair) -> None:
+    assert pair.refit(1, timeout_s=3e6) == [None, None]
+    pair.check_that_a_refit_works(2)
+
+
+def test_an_error_with_a_file_name_of_any_bytes_reaches_the_other_end(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise OSError("cannot read " + os.fsdecode(b"caf\xe9.bin"))
+
+    pair.check_that_a_refit_works(1)
+    with monkeypatch.context() as changed:
+        changed.setattr(pair.destination, "_before_move", fail)
+        started = time.monotonic()
+        told, raised = pair.refit(2)
+        assert time.monotonic() - started < PROMPT_S
+    assert type(raised) is OSError
+    assert isinstance(told, RendezvousError)
+    assert "OSError: cannot read caf\\udce9.bin" in str(told)
+    pair.check_that_a_refit_works(3)
+
+
+@pytest.mark.parametrize("where", ["begin", "exchange_of"])
+def test_an_interrupt_just_after_the_refit_formed_reaches_the_other_end(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    original = getattr(Rendezvous, where)
+
+    def interrupted(self: Rendezvous, *arguments: object, **options: object) -> None:
+        original(self, *arguments, **options)
+        raise KeyboardInterrupt
+
+    pair.check_that_a_refit_works(1)
+    with monkeypatch.context() as changed:
+        rendezvous = pair.destination._rendezvous
+        changed.setattr(rendezvous, where, interrupted.__get__(rendezvous))
+        started = time.monotonic()
+        told, raised = pair.refit(2)
+        assert time.monotonic() - started < PROMPT_S
+    assert isinstance(raised, KeyboardInterrupt)
+    assert isinstance(told, TransportError)
+    pair.check_that_a_refit_works(3)
+
+
+def test_an_interrupt_between_begin_and_the_session_reaches_the_other_end(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    pair.check_that_a_refit_works(1)
+    with monkeypatch.context() as changed:
+        changed.setattr(pair.destination, "_session_of", interrupt)
+        told, raised = pair.refit(2)
+    assert isinstance(raised, KeyboardInterrupt)
+    assert "KeyboardInterrupt" in str(told)
+    pair.check_that_a_refit_works(3)
+
+
+def test_an_epoch_that_makes_no_run_id_is_refused(pair: Pair) -> None:
+    pair.destination._rendezvous._last_epoch = 1 << 31
+    started = time.monotonic()
+    with pytest.raises(RendezvousError, match="<= 1073741823"):
+        pair.destination._rendezvous.connect(WAIT_S)
+    assert time.monotonic() - started < PROMPT_S
