@@ -69,8 +69,8 @@ class Buffer:
         return low, high + self.dtype.itemsize
 
 
-_Span = tuple[int, int, BufferKey, Buffer]
-"""First and one-past-last address of an array, and whose it is."""
+_Span = tuple[int, int, int, BufferKey, Buffer]
+"""First and one-past-last address of an array, its group, and whose it is."""
 
 
 class BufferSnapshot:
@@ -115,9 +115,9 @@ class BufferChecks:
                 self._refuse(spec, key[0], shape, buffer)
             elif self._writes and not buffer.is_empty:
                 _check_writable(spec, key[0], buffer)
-                spans.append(_span(key, buffer))
+                spans.append(_span(key, buffer, len(spans)))
         for first, second in _sharing(spans):
-            raise LayoutError(_overlap_text(first, second))
+            raise LayoutError(_overlap_text(first[3], second[3]))
 
     def _refuse(
         self, spec: TensorSpec, rank: int, shape: tuple[int, ...], buffer: Buffer | None
@@ -142,21 +142,27 @@ class BufferChecks:
         )
 
 
-def _span(key: BufferKey, buffer: Buffer) -> _Span:
+def _span(key: BufferKey, buffer: Buffer, group: int) -> _Span:
     low, high = buffer.extent
-    return buffer.address + low, buffer.address + high, key, buffer
+    return buffer.address + low, buffer.address + high, group, key, buffer
 
 
-def _sharing(spans: list[_Span]) -> Iterator[tuple[BufferKey, BufferKey]]:
-    """Yields the pairs of arrays that have a byte in common."""
-    spans.sort(key=lambda span: span[:2])
+def _sharing(spans: list[_Span]) -> Iterator[tuple[_Span, _Span]]:
+    """Yields the pairs of arrays of different groups that have a byte in common, in any order.
+
+    Arrays are swept by address: a model has many, and some callers check before every move.
+    """
+    spans.sort(key=lambda span: span[:3])
     active: list[_Span] = []
     for span in spans:
         active = [other for other in active if other[1] > span[0]]
         for other in active:
-            if share_bytes(other[3], span[3]):
-                yield other[2], span[2]
+            if other[2] != span[2] and share_bytes(other[4], span[4]):
+                yield other, span
         active.append(span)
+
+
+_READ, _WRITTEN = 0, 1
 
 
 def check_apart(
@@ -164,31 +170,22 @@ def check_apart(
 ) -> None:
     """Checks that what is written is not read as well; for a process that has both.
 
-    Arrays are swept by address: a model has many, and some callers check before every move.
-
     Raises:
         LayoutError: naming both arrays.
     """
     spans = [
-        (_span(key, buffer), is_written)
-        for is_written, buffers in ((False, sources), (True, destinations))
+        _span(key, buffer, group)
+        for group, buffers in ((_READ, sources), (_WRITTEN, destinations))
         for key, buffer in buffers.items()
         if not buffer.is_empty
     ]
-    spans.sort(key=lambda entry: entry[0][:2])
-    active: dict[bool, list[_Span]] = {False: [], True: []}
-    for span, is_written in spans:
-        for side in active:
-            active[side] = [other for other in active[side] if other[1] > span[0]]
-        for other in active[not is_written]:
-            if share_bytes(other[3], span[3]):
-                read, written = (other[2], span[2]) if is_written else (span[2], other[2])
-                raise LayoutError(
-                    f"{written[1]}: the destination array of rank {written[0]} shares memory with "
-                    f"the source array {read[1]} of rank {read[0]}, so writing it would change "
-                    "what is still to be sent. Give the destination memory of its own."
-                )
-        active[is_written].append(span)
+    for pair in _sharing(spans):
+        (*_, read, _), (*_, written, _) = sorted(pair, key=lambda span: span[2])
+        raise LayoutError(
+            f"{written[1]}: the destination array of rank {written[0]} shares memory with the "
+            f"source array {read[1]} of rank {read[0]}, so writing it would change what is still "
+            "to be sent. Give the destination memory of its own."
+        )
 
 
 def _overlap_text(first: BufferKey, second: BufferKey) -> str:

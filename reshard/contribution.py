@@ -11,7 +11,7 @@ import msgspec
 
 from reshard.errors import PlanError
 from reshard.machine import Machine, this_machine
-from reshard.matching import TensorPair, match
+from reshard.matching import Casts, TensorPair, match, read_casts
 from reshard.plan import Plan
 from reshard.spec_codec import encode_specs
 from reshard.spec_merge import merge_specs, shift_specs
@@ -90,7 +90,7 @@ def make_contribution(
     src_specs: Sequence[TensorSpec],
     dst_specs: Sequence[TensorSpec],
     *,
-    casts: Sequence[tuple[str, str]],
+    casts: Casts,
     allow_unmatched: Sequence[str],
     staging_bytes: int,
     copy_rate: float = 0.0,
@@ -99,7 +99,7 @@ def make_contribution(
     return Contribution(
         encode_specs(src_specs),
         encode_specs(dst_specs),
-        tuple((str(a), str(b)) for a, b in casts),
+        tuple((str(a), str(b)) for a, b in read_casts(casts)),
         tuple(allow_unmatched),
         staging_bytes,
         this_machine(),

@@ -7,6 +7,7 @@ for, and exists between floating-point types only: integers and booleans are nev
 from __future__ import annotations
 
 import enum
+import re
 from difflib import get_close_matches
 from typing import Final
 
@@ -106,7 +107,7 @@ def _short_name(given: object) -> str:
 
 def _unknown_text(given: object, short: str) -> str:
     """Returns why something is no type, with the names that may have been meant."""
-    if short.startswith(_SUB_BYTE_PREFIXES):
+    if _SUB_BYTE.fullmatch(short):
         return (
             f"dtype {short!r}: elements of less than one byte are stored packed in ways that "
             "differ between frameworks. Move the packed storage as uint8 with its own layout."
@@ -139,7 +140,7 @@ _SHORT_FORMS: Final = {
     "bool_": ["bool"],
 }
 
-_SUB_BYTE_PREFIXES: Final = ("int4", "uint4", "int2", "uint2", "int1", "uint1", "float4", "bits")
+_SUB_BYTE: Final = re.compile(r"(u?int|float)[1-7](_\w+)?|q?u?int[1-7]x\d|bits[1-7]x\d")
 
 _ITEMSIZES: Final = {
     member: size

@@ -9,11 +9,7 @@ from reshard.tensor_spec import Padding, Part, PartsLike, read_parts
 
 __all__ = ["Forms", "Paddings", "check_names", "padding_of", "parts_of"]
 
-Forms = (
-    Callable[[str, tuple[int, ...]], PartsLike | None]
-    | Mapping[str, tuple[Part, ...] | None]
-    | Mapping[str, PartsLike | None]
-)
+Forms = Callable[[str, tuple[int, ...]], PartsLike | None] | Mapping[str, PartsLike | None]
 """Stored name and global stored shape -> the canonical tensors in it; None: stored as it is.
 
 They are a tuple of `Part`; one `Part`; or a `Form`, where the one canonical tensor is called as the

@@ -125,8 +125,10 @@ class Planner:
         They follow from the rank's layouts, not from what it receives.
         """
         nbytes = 0
+        layouts = {id(pair.dst.layout): pair.dst.layout for pair in self._pairs}
+        positions = {key: layout.position(rank) for key, layout in layouts.items()}
         for pair in self._pairs:
-            position = pair.dst.layout.position(rank)
+            position = positions[id(pair.dst.layout)]
             if position is not None:
                 nbytes += self._volume(pair, position) * pair.wire_dtype.itemsize
         return nbytes

@@ -108,7 +108,7 @@ class RefitEnd:
         self._role: Role = role
         self._ranks = member.ranks
         self._specs = tuple(specs)
-        self._casts = tuple((str(a), str(b)) for a, b in read_casts(casts))
+        self._casts = read_casts(casts)
         self._allow_unmatched = patterns_of("allow_unmatched", allow_unmatched)
         self._staging_bytes = staging_bytes
         self._copy_rate = 0.0

@@ -24,7 +24,6 @@ from reshard import (
     check_apart,
     check_buffers,
     make_contribution,
-    read_casts,
 )
 from reshard_torch.compat import group_or_default
 from reshard_torch.exchange import StoreExchange
@@ -200,7 +199,7 @@ class Redistribution:
         contribution = make_contribution(
             src.specs,
             dst.specs,
-            casts=tuple((str(a), str(b)) for a, b in read_casts(casts)),
+            casts=casts,
             allow_unmatched=(),
             staging_bytes=staging_bytes,
         )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Self, SupportsIndex
 
 import torch.distributed as dist
 
 import reshard
-from reshard import DEFAULT_STAGING_BYTES, Casts, Forms, Padding, RefitReport
+from reshard import DEFAULT_STAGING_BYTES, Casts, Forms, Paddings, RefitReport
 from reshard_torch.side import Side
 from reshard_torch.tensors import TensorReader, Tensors
 
@@ -57,7 +57,7 @@ class Source:
         forms: Forms | None = None,
         process_group: dist.ProcessGroup | None = None,
         buffers: bool = True,
-        padding: Padding | Mapping[str, Padding] = "refuse",
+        padding: Paddings = "refuse",
         token: str | None = None,
         casts: Casts = (),
         allow_unmatched: Iterable[str] = (),

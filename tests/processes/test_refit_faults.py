@@ -59,6 +59,12 @@ def refit_once(team, version, sources=SOURCES, engines=ENGINES):
     return reports
 
 
+def open_both(team):
+    """Opens a source and an engine of two processes each and returns their address."""
+    source = Program(SOURCES, big_source(2), options=SMALL_RINGS)
+    return open_all(team, source, [Program(ENGINES, big_engine(2))])
+
+
 def open_engine(team, address, processes, specs, group, **options):
     program = Program(processes, specs, group=group, options=options)
     for index, process in enumerate(processes):
@@ -81,11 +87,7 @@ def stop_in_the_move(team, victim, version):
 
 
 def test_a_receiver_killed_in_the_move_is_named_and_the_next_engine_joins(team):
-    address = open_all(
-        team,
-        Program(SOURCES, big_source(2), options=SMALL_RINGS),
-        [Program(ENGINES, big_engine(2))],
-    )
+    address = open_both(team)
     refit_once(team, 1)
     team.values([3], programs.stop_before_moving)
     start_refit(team, 2)
@@ -130,11 +132,7 @@ def test_a_receiver_killed_at_any_time_leaves_the_others_able_to_go_on(team):
 
 
 def test_a_receiver_that_stops_is_named_at_the_deadline_and_may_come_back(team):
-    address = open_all(
-        team,
-        Program(SOURCES, big_source(2), options=SMALL_RINGS),
-        [Program(ENGINES, big_engine(2))],
-    )
+    address = open_both(team)
     refit_once(team, 1)
     stop_in_the_move(team, 3, 2)
     others = [team.result(process) for process in (0, 1, 2)]
@@ -156,11 +154,7 @@ def test_a_receiver_that_stops_is_named_at_the_deadline_and_may_come_back(team):
 
 def test_a_source_process_killed_in_the_move(team):
     """Not the one that hosts the store. The engine is torn and waits for a whole source."""
-    open_all(
-        team,
-        Program(SOURCES, big_source(2), options=SMALL_RINGS),
-        [Program(ENGINES, big_engine(2))],
-    )
+    open_both(team)
     refit_once(team, 1)
     team.values([1], programs.stop_before_moving)
     start_refit(team, 2)
@@ -200,11 +194,7 @@ def test_a_new_source_takes_over_after_the_old_one_died_with_its_store(team):
 
 def test_the_most_patient_member_decides_how_long_the_move_may_take(team):
     """An engine that asks for new weights every half second must not cut a refit short."""
-    open_all(
-        team,
-        Program(SOURCES, big_source(2), options=SMALL_RINGS),
-        [Program(ENGINES, big_engine(2))],
-    )
+    open_both(team)
     refit_once(team, 1)
     team.values([3], programs.pause_before_moving)
     team.values([0, 1, 2], programs.tell_before_moving)
@@ -229,11 +219,7 @@ def free_port():
 
 
 def test_an_error_in_one_process_in_the_move_reaches_all(team):
-    open_all(
-        team,
-        Program(SOURCES, big_source(2), options=SMALL_RINGS),
-        [Program(ENGINES, big_engine(2))],
-    )
+    open_both(team)
     refit_once(team, 1)
     team.values([3], programs.raise_before_moving, "engine ran out of luck")
     start_refit(team, 2)

@@ -85,7 +85,9 @@ def test_types_of_jax_are_known():
     assert DType.of(jnp.bfloat16) is DType.of(jnp.ones(2, jnp.bfloat16).dtype) is DType.BFLOAT16
 
 
-@pytest.mark.parametrize("name", ["int4", "uint4", "float4_e2m1fn", "int2", "torch.uint1", "bits8"])
+@pytest.mark.parametrize(
+    "name", ["int4", "uint4", "float4_e2m1fn", "int2", "torch.uint1", "bits1x8"]
+)
 def test_types_of_less_than_a_byte_are_refused_with_a_way_out(name):
     with pytest.raises(UnsupportedError, match="Move the packed storage as uint8"):
         DType.of(name)
@@ -125,3 +127,16 @@ def test_only_floating_point_types_are_cast(dtype):
     for other in DType:
         both = str(dtype) in FLOATS and str(other) in FLOATS
         assert dtype.can_cast_to(other) == (dtype == other or both)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_below_a_byte"),
+    [
+        *(("int3", True), ("float6_e2m3fn", True), ("bits1x8", True), ("quint4x2", True)),
+        *(("bits8", False), ("bits16", False), ("complex32", False), ("int80", False)),
+    ],
+)
+def test_only_types_below_one_byte_are_said_to_be_so(name, is_below_a_byte):
+    with pytest.raises(UnsupportedError) as caught:
+        DType.of(name)
+    assert ("less than one byte" in str(caught.value)) == is_below_a_byte
