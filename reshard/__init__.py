@@ -29,6 +29,7 @@ from reshard.forms import Forms, Paddings, check_names, padding_of, parts_of
 from reshard.layout import AnyLayout, BoxLayout, Layout, LocalBox
 from reshard.matching import Casts, match, read_casts
 from reshard.mesh import Mesh
+from reshard.patterns import patterns_of
 from reshard.placement import Placement, Replicate, Shard
 from reshard.plan import Plan, make_plan
 from reshard.reference_planner import reference_transfers
@@ -96,6 +97,7 @@ __all__ = [
     "match",
     "padding_of",
     "parts_of",
+    "patterns_of",
     "read_casts",
     "reference_transfers",
     "run_in_process",

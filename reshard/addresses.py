@@ -16,6 +16,8 @@ from reshard.errors import LayoutError, RendezvousError
 __all__ = ["Address", "heartbeat_ms", "parse_address", "require_token"]
 
 _FORM = re.compile(r"tcp://(?:\[(?P<ipv6>[^\[\]]+)\]|(?P<host>[^\[\]:/\s]+)):(?P<port>[0-9]{1,5})")
+_SHORTEST_TOKEN = 16
+_MAKE_TOKEN = "python -c 'import secrets; print(secrets.token_hex(16))'"
 _LARGEST_PORT = 65535
 _MAX_HEARTBEAT_S = 1e6  # libzmq counts milliseconds in 32 bits
 
@@ -102,19 +104,23 @@ def parse_address(text: str) -> Address:
     return Address(host, port)
 
 
-def require_token(address: Address, token: str | None) -> None:
-    """Refuses an address that other machines can reach when there is no token.
+def require_token(address: Address, token: object) -> None:
+    """Refuses an address that other machines can reach when there is no token, and weak tokens.
 
     Raises:
-        RendezvousError: the token is missing, or empty.
+        RendezvousError: the token is missing, or so short that it could be guessed.
     """
-    if token == "":
-        raise RendezvousError(f"{address}: the token is empty. Give None or a secret text.")
+    if token is not None and (not isinstance(token, str) or len(token) < _SHORTEST_TOKEN):
+        found = f"{len(token)} characters" if isinstance(token, str) else type(token).__name__
+        raise RendezvousError(
+            f"{address}: the token is no text of at least {_SHORTEST_TOKEN} characters, but "
+            f"{found}, and could be guessed. Make one with {_MAKE_TOKEN}."
+        )
     if token is None and not address.is_loopback:
         raise RendezvousError(
             f"{address} is not a loopback address, so anybody who reaches it could take part. "
             "Give the same secret token=... to every process of both programs "
-            "(python -c 'import secrets; print(secrets.token_hex(16))'), or use tcp://127.0.0.1."
+            f"({_MAKE_TOKEN}), or use tcp://127.0.0.1."
         )
 
 

@@ -31,14 +31,21 @@ class Box:
     shape: tuple[int, ...]
 
     def __init__(self, offset: Iterable[int], shape: Iterable[int]) -> None:
-        object.__setattr__(self, "offset", tuple(offset))
-        object.__setattr__(self, "shape", tuple(shape))
+        try:
+            object.__setattr__(self, "offset", tuple(offset))
+            object.__setattr__(self, "shape", tuple(shape))
+            smallest = min(*self.offset, *self.shape, 0, 0)
+        except TypeError:
+            raise LayoutError(
+                f"box offset {offset!r}, shape {shape!r}: give one whole number per dim in both, "
+                "as in Box((2, 0), (2, 4))."
+            ) from None
         if len(self.offset) != len(self.shape):
             raise LayoutError(
                 f"box offset {self.offset} has {len(self.offset)} dims, shape {self.shape} has "
                 f"{len(self.shape)}. Give one number per dim in both."
             )
-        if min(self.offset, default=0) < 0 or min(self.shape, default=0) < 0:
+        if smallest < 0:
             raise LayoutError(f"box offset {self.offset}, shape {self.shape}: negative number.")
 
     @property

@@ -7,6 +7,7 @@ dims of the canonical one. Shared names are the factors of which both are made.
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple, TypeVar
 
 from reshard.errors import LayoutError
+from reshard.patterns import patterns_of
 
 __all__ = ["Digit", "Form", "ResolvedForm", "Row"]
 
@@ -65,11 +67,21 @@ class Form:
         repeat: Iterable[str] = (),
         start: Mapping[int, int] | Iterable[tuple[int, int]] = (),
     ) -> None:
+        if not isinstance(pattern, str):
+            raise LayoutError(
+                f'Form({pattern!r}): its pattern is no text. Give one such as "in out -> out in".'
+            )
         object.__setattr__(self, "pattern", pattern)
-        object.__setattr__(self, "sizes", _sorted_pairs(sizes))
-        object.__setattr__(self, "index", _sorted_pairs(index))
-        object.__setattr__(self, "repeat", tuple(sorted(repeat)))
-        object.__setattr__(self, "start", _sorted_pairs(start))
+        try:
+            object.__setattr__(self, "sizes", _sorted_pairs(sizes))
+            object.__setattr__(self, "index", _sorted_pairs(index))
+            object.__setattr__(self, "start", _sorted_pairs(start))
+        except (TypeError, ValueError):
+            raise LayoutError(
+                f"form {pattern!r}: sizes {sizes!r}, index {index!r} and start {start!r} are "
+                'mappings to whole numbers, such as {"heads": 8}.'
+            ) from None
+        object.__setattr__(self, "repeat", tuple(sorted(patterns_of("repeat", repeat))))
         self._check()
 
     def _check(self) -> None:
@@ -122,7 +134,7 @@ def _sorted_pairs(
     given: Mapping[_Key, int] | Iterable[tuple[_Key, int]],
 ) -> tuple[tuple[_Key, int], ...]:
     pairs = given.items() if isinstance(given, Mapping) else given
-    return tuple(sorted((key, value) for key, value in pairs))
+    return tuple(sorted((key, operator.index(value)) for key, value in pairs))
 
 
 class Digit(NamedTuple):

@@ -36,10 +36,12 @@ class Refusal:
     """A process takes no part in the next refit.
 
     Attributes:
-        report: why, for all others.
+        cause: the message of its error.
+        report: the same for all others, with its name.
         told: connections that have got it.
     """
 
+    cause: str
     report: ErrorReport
     told: set[bytes]
 

@@ -210,7 +210,7 @@ class Membership:
         text = f"{process.member.describe()}: {request.error.message}"
         report = msgspec.structs.replace(request.error, message=text)
         told = {other.connection for other in self._registry.waiting()}
-        process.refusal = Refusal(report, {process.connection, *told})
+        process.refusal = Refusal(request.error.message, report, {process.connection, *told})
         # A program that was dropped is missed by its own processes only.
         self._fail_waiting(self._registry if process.incarnation else [process.group], report)
 

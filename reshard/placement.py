@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 
 from reshard.errors import LayoutError, UnsupportedError
@@ -35,8 +36,15 @@ class Shard:
     blocks: int = 1
 
     def __post_init__(self) -> None:
-        if self.dim < 0 or self.blocks < 1:
-            raise LayoutError(f"{self!r}: dim counts from 0 and blocks from 1.")
+        for name, first in (("dim", 0), ("blocks", 1)):
+            value = getattr(self, name)
+            try:
+                number = operator.index(value)
+            except TypeError:
+                number = first - 1
+            if number < first or isinstance(value, bool):
+                raise LayoutError(f"{self!r}: {name} is not a whole number from {first}.")
+            object.__setattr__(self, name, number)
 
     def __str__(self) -> str:
         return f"S({self.dim})" if self.blocks == 1 else f"S({self.dim}, blocks={self.blocks})"

@@ -106,6 +106,7 @@ class RefitEnd:
         check_timeout(timeout_s)
         self.timeout_s = timeout_s
         self._role: Role = role
+        self._who = f"{member.describe()} at {address}"
         self._ranks = member.ranks
         self._specs = tuple(specs)
         self._casts = read_casts(casts)
@@ -121,6 +122,10 @@ class RefitEnd:
         self._rendezvous = Rendezvous(
             address, member, token=token, min_destinations=min_destinations
         )
+
+    def __repr__(self) -> str:
+        state = ", closed" if self._has_left else ""
+        return f"<{self._who}, {len(self._specs)} tensors, last refit: {self._report}{state}>"
 
     def __enter__(self) -> Self:
         return self
@@ -177,6 +182,19 @@ class RefitEnd:
             yield
         except Exception as error:
             self._refuse(error)
+            raise
+
+    @contextmanager
+    def opening(self) -> Iterator[None]:
+        """What fails in here, while an adapter is made, is told as by `telling_others`, and closes.
+
+        An adapter opens its end first, with the ranks alone, and describes its tensors in here.
+        """
+        try:
+            with self.telling_others():
+                yield
+        except BaseException:
+            self.close()
             raise
 
     def _refuse(self, error: Exception) -> None:

@@ -30,7 +30,7 @@ class Registry:
         self._processes: dict[bytes, Process] = {}
         self._groups: dict[str, Group] = {}
         self._incarnations = 0
-        self._departures: collections.deque[tuple[float, str]] = collections.deque(
+        self._departures: collections.deque[tuple[float, str, str]] = collections.deque(
             maxlen=_NUM_DEPARTURES_KEPT
         )
 
@@ -80,7 +80,8 @@ class Registry:
         group.num_connected -= 1
         if group.num_connected == 0:
             del self._groups[group.name]
-        self._departures.append((now, f"{process.member.describe()} {reason}"))
+        cause = "" if process.refusal is None else f" after its error: {process.refusal.cause}"
+        self._departures.append((now, f"{process.member.describe()} {reason}", cause))
 
     def register(self, process: Process) -> None:
         """Gives a connected process a new registration."""
@@ -162,7 +163,7 @@ class Registry:
 
     def describe_departures(self, now: float) -> str:
         """Returns who went away lately, as a sentence to append, or an empty text."""
-        gone = [f"{text} {now - when:.1f} s ago" for when, text in self._departures]
+        gone = [f"{text} {now - when:.1f} s ago{cause}" for when, text, cause in self._departures]
         return f" Gone before: {join_texts(gone)}." if gone else ""
 
     def _refusal_of_source(self, hello: Hello) -> str | None:

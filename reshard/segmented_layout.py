@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -44,14 +45,23 @@ class SegmentedLayout:
     layouts: tuple[AnyLayout, ...]
 
     def __init__(self, dim: int, lengths: Iterable[int], layouts: Iterable[AnyLayout]) -> None:
-        object.__setattr__(self, "dim", dim)
-        object.__setattr__(self, "lengths", tuple(lengths))
-        object.__setattr__(self, "layouts", tuple(layouts))
+        try:
+            object.__setattr__(self, "dim", operator.index(dim))
+            object.__setattr__(self, "lengths", tuple(map(operator.index, lengths)))
+            object.__setattr__(self, "layouts", tuple(layouts))
+        except TypeError:
+            raise LayoutError(
+                f"SegmentedLayout({dim!r}, {lengths!r}, {layouts!r}): give a dim, the length of "
+                "each segment along it, and as many layouts."
+            ) from None
         if len(self.lengths) != len(self.layouts) or not self.layouts:
             raise LayoutError(
                 f"{len(self.lengths)} segment lengths and {len(self.layouts)} layouts; "
                 "give one layout per segment, at least one."
             )
+        for layout in self.layouts:
+            if not hasattr(layout, "local_boxes"):
+                raise LayoutError(f"segment layout {layout!r} is not a Layout or BoxLayout.")
         ranks = {layout.ranks for layout in self.layouts}
         if len(ranks) != 1:
             raise LayoutError(

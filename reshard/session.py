@@ -198,7 +198,7 @@ class Session:
             outcomes,
             version=version,
             epoch=epoch,
-            num_parameters=len(self.plan.pairs),
+            num_parameters=len({pair.name for pair in self.plan.pairs}),
             copy_rate=self._copy_rate,
             phases=phases,
             fingerprints=fingerprints,

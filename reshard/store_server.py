@@ -59,7 +59,12 @@ _JOIN_S: Final = 10.0
 _MAX_POLL_S: Final = 3600.0  # poll counts milliseconds in 32 bits; a longer wait is several polls
 _REQUESTS_IN_FLIGHT: Final = 16  # per connection; a process has one request and a few notices
 _EVENT: Final = struct.Struct("=HI")
-_REFUSED: Final = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+# No detail is what a client leaves that notices first that the tokens do not agree.
+_REFUSED: Final = (
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+)
 _WATCHED: Final = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | _REFUSED
 _BIND_HINTS: Final = {
     errno.EADDRINUSE: "the port is in use. Choose another, or port 0 for a free one.",
@@ -351,7 +356,7 @@ class _StoreLoop:
         self.handshakes_refused += 1
         self._membership.remark = (
             f" {self.handshakes_refused} connections were refused "
-            "(wrong or missing token, or not a process of reshard)."
+            "(their token is wrong, missing or not needed here; or they are not of reshard)."
         )
 
     def _forget(self, lost: Sequence[bytes]) -> None:

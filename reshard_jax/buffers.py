@@ -22,6 +22,8 @@ __all__ = ["ReceiveBuffers", "source_buffers"]
 ALIGNMENT = 64
 """Bytes; JAX on CPU takes over memory that is aligned so, and copies any other."""
 
+_REMEDY = "Publish the parameters that the training step returned."
+
 
 def source_buffers(
     description: Description, arrays: Sequence[jax.Array]
@@ -48,6 +50,10 @@ def source_buffers(
     except (RuntimeError, ValueError) as error:
         # Another thread may donate an array while its shards are being taken hold of.
         _check_alive(description, arrays, error)
+        if "donated" in str(error):  # JAX may say so before the array does
+            raise LayoutError(
+                f"an array was deleted or donated meanwhile: {error}. {_REMEDY}"
+            ) from error
         raise
 
 
@@ -57,8 +63,7 @@ def _check_alive(
     for spec, array in zip(description.specs, arrays, strict=True):
         if array.is_deleted():
             raise LayoutError(
-                f"{spec.name}: the array was deleted or donated. Publish the parameters that the "
-                "training step returned."
+                f"{spec.name}: the array was deleted or donated. {_REMEDY}"
             ) from error
 
 

@@ -18,7 +18,6 @@ from reshard import (
     padding_of,
     parts_of,
 )
-from reshard_jax.compat import platform_of
 from reshard_jax.dtypes import dtype_of
 from reshard_jax.layout import Boxes, LayoutTable
 from reshard_jax.ranks import Ranks
@@ -47,6 +46,7 @@ class Description:
         tree: arrays, or `jax.ShapeDtypeStruct`s with a sharding.
         forms: which canonical tensors each leaf holds; None means one of its own name, as stored.
         padding: what elements are that no canonical tensor covers, of all leaves or by name.
+        ranks: the numbering of devices; None means that of the platform of the leaves.
 
     Attributes:
         ranks: the numbering of devices.
@@ -58,12 +58,16 @@ class Description:
     """
 
     def __init__(
-        self, tree: NamedTree, forms: Forms | None = None, padding: Paddings = "refuse"
+        self,
+        tree: NamedTree,
+        forms: Forms | None = None,
+        padding: Paddings = "refuse",
+        ranks: Ranks | None = None,
     ) -> None:
         if not tree.names:
             raise LayoutError("the tree holds no weight: it is empty, or leaves=... excludes all.")
         self.leaves = tuple(map(_leaf, tree.names, tree.values))
-        self.ranks = Ranks(platform_of(next(iter(self.leaves[0].sharding.device_set))))
+        self.ranks = Ranks.of_leaves(tree.values) if ranks is None else ranks
         self._layouts = LayoutTable(self.ranks)
         self._check_seen_by_all()
         check_names("padding", padding, tree.names)

@@ -10,11 +10,19 @@ from typing import Any, Literal, Self
 import jax
 
 import reshard
-from reshard import DEFAULT_STAGING_BYTES, Casts, Forms, Paddings, RefitReport
+from reshard import (
+    DEFAULT_STAGING_BYTES,
+    Casts,
+    Forms,
+    Paddings,
+    RefitReport,
+    patterns_of,
+)
 from reshard_jax.buffers import ReceiveBuffers
 from reshard_jax.compat import is_array
 from reshard_jax.description import Description
 from reshard_jax.dtypes import check_not_narrowed
+from reshard_jax.ranks import Ranks
 from reshard_jax.tree import Leaves, NamedTree
 
 __all__ = ["Destination", "State"]
@@ -73,19 +81,13 @@ class Destination:
         staging_bytes: int = DEFAULT_STAGING_BYTES,
         timeout_s: float = 60.0,
     ) -> None:
-        tree = NamedTree(template, leaves)
-        self._description = Description(tree, forms, padding)
-        for leaf in self._description.leaves:
-            check_not_narrowed(leaf.name, leaf.dtype)
-        self._allowed = tuple(allow_unmatched)
-        self._initial = self._values_to_keep(tree)
-        self._tree = tree.without_values()
+        self._allowed = patterns_of("allow_unmatched", allow_unmatched)
         self.version: int | None = None
         self.report: RefitReport | None = None
-        ranks = self._description.ranks
+        ranks = Ranks.of_leaves(jax.tree.leaves(template))
         self._end = reshard.Destination(
             address,
-            self._description.specs,
+            (),
             ranks=ranks.local,
             num_ranks=ranks.size,
             process=ranks.process,
@@ -93,10 +95,15 @@ class Destination:
             group=group,
             token=token,
             casts=casts,
-            allow_unmatched=allow_unmatched,
+            allow_unmatched=self._allowed,
             staging_bytes=staging_bytes,
             timeout_s=timeout_s,
         )
+        with self._end.opening():
+            self._describe(NamedTree(template, leaves), forms, padding, ranks)
+
+    def __repr__(self) -> str:
+        return repr(self._end)
 
     def __enter__(self) -> Self:
         return self
@@ -116,6 +123,10 @@ class Destination:
         There is no torn state: a failed refit leaves all arrays alone that were returned before.
         """
         return "empty" if self.version is None else "ready"
+
+    def fingerprints(self) -> dict[str, int]:
+        """Returns the fingerprint per canonical name of the last refit; empty if not verified."""
+        return {} if self.report is None else dict(self.report.fingerprints)
 
     def refit(self, *, timeout_s: float | None = None) -> Pytree:
         """Waits for the source to publish, and returns the tree of new arrays.
@@ -146,6 +157,16 @@ class Destination:
             received.buffers.clear()
         self.report, self.version = report, report.version
         return params
+
+    def _describe(
+        self, tree: NamedTree, forms: Forms | None, padding: Paddings, ranks: Ranks
+    ) -> None:
+        self._description = Description(tree, forms, padding, ranks)
+        for leaf in self._description.leaves:
+            check_not_narrowed(leaf.name, leaf.dtype)
+        self._initial = self._values_to_keep(tree)
+        self._tree = tree.without_values()
+        self._end.replace_specs(self._description.specs)
 
     def _values_to_keep(self, tree: NamedTree) -> dict[str, jax.Array | None]:
         return {

@@ -7,9 +7,12 @@ devices of process 1 have ids 2048 and 2049 on CPU.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import jax
 
 from reshard import LayoutError
+from reshard_jax.compat import is_array, platform_of
 
 __all__ = ["Ranks"]
 
@@ -30,6 +33,23 @@ class Ranks:
         self.process = jax.process_index(platform)
         self.num_processes = jax.process_count(platform)
         self._numbers = {device: rank for rank, device in enumerate(self.devices)}
+
+    @classmethod
+    def of_leaves(cls, leaves: Iterable[object]) -> Ranks:
+        """Returns the ranks of the platform on which the largest leaf is, JAX's default if none is.
+
+        Args:
+            leaves: of any kind; only arrays and `jax.ShapeDtypeStruct`s with a sharding count.
+        """
+        placed = [
+            leaf
+            for leaf in leaves
+            if (is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)) and leaf.sharding
+        ]
+        if not placed:
+            return cls(jax.default_backend())
+        largest = max(placed, key=lambda leaf: leaf.size)
+        return cls(platform_of(next(iter(largest.sharding.device_set))))
 
     @property
     def size(self) -> int:

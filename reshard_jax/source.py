@@ -7,11 +7,14 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self, SupportsIndex
 
+import jax
+
 import reshard
 from reshard import DEFAULT_STAGING_BYTES, Casts, Forms, LayoutError, Paddings, RefitReport
 from reshard_jax.buffers import source_buffers
 from reshard_jax.compat import is_array
 from reshard_jax.description import Description
+from reshard_jax.ranks import Ranks
 from reshard_jax.tree import Leaves, NamedTree
 
 __all__ = ["Source"]
@@ -73,11 +76,10 @@ class Source:
         timeout_s: float = 60.0,
     ) -> None:
         self._forms, self._leaves, self._padding = forms, leaves, padding
-        self._description = Description(NamedTree(params, leaves), forms, padding)
-        ranks = self._description.ranks
+        ranks = Ranks.of_leaves(jax.tree.leaves(params))
         self._end = reshard.Source(
             address,
-            self._description.specs,
+            (),
             ranks=ranks.local,
             num_ranks=ranks.size,
             process=ranks.process,
@@ -90,6 +92,12 @@ class Source:
             min_destinations=min_destinations,
             timeout_s=timeout_s,
         )
+        with self._end.opening():
+            self._description = Description(NamedTree(params, leaves), forms, padding, ranks)
+            self._end.replace_specs(self._description.specs)
+
+    def __repr__(self) -> str:
+        return repr(self._end)
 
     def __enter__(self) -> Self:
         return self

@@ -73,7 +73,7 @@ class Destination:
         self._reader = TensorReader(side, forms=forms, buffers=buffers, padding=padding)
         self._end = reshard.Destination(
             address,
-            self._reader.read(tensors).specs,
+            (),
             ranks=(side.rank,),
             num_ranks=side.num_ranks,
             process=side.rank,
@@ -85,6 +85,8 @@ class Destination:
             staging_bytes=staging_bytes,
             timeout_s=timeout_s,
         )
+        with self._end.opening():
+            self._end.replace_specs(self._reader.read(tensors).specs)
 
     @property
     def state(self) -> Literal["empty", "torn", "ready"]:
@@ -142,6 +144,9 @@ class Destination:
     def close(self) -> None:
         """Leaves and frees everything; closing twice is fine."""
         self._end.close()
+
+    def __repr__(self) -> str:
+        return repr(self._end)
 
     def __enter__(self) -> Self:
         return self

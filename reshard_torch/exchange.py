@@ -167,7 +167,9 @@ class StoreExchange:
                 raise TransferTimeout(
                     f"exchange {name!r}: {len(keys) - len(silent)} of {len(keys)} ranks came "
                     f"within {timeout_s:.1f} s. Silent: rank {', '.join(silent)} of the process "
-                    "group."
+                    "group. Every rank has to make every call. One that is late raises this too, "
+                    "and all may call again; after one that left a call out, make a new group "
+                    "(torch.distributed.new_group), for ranks count calls."
                 )
             if while_waiting is not None:
                 while_waiting()

@@ -70,7 +70,8 @@ def redistribute(
         TransportError: a rank failed; the destination is incomplete.
         VerificationError: values differ afterwards.
 
-    Collective: every rank of the group, those without a part too.
+    Collective: every rank of the group, those without a part too. Ranks count calls: after one of
+        them left a call out, use a new group.
 
     Example:
         >>> import torch
@@ -175,6 +176,10 @@ class Redistribution:
                 session.close()
         finally:
             self._exchange.leave()
+
+    def __repr__(self) -> str:
+        plan = "closed" if self._session is None else repr(self._session.plan)
+        return f"<Redistribution on rank {self._side.rank} of {self._side.num_ranks}: {plan}>"
 
     def __enter__(self) -> Self:
         return self

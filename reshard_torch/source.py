@@ -70,7 +70,7 @@ class Source:
         self._reader = TensorReader(side, forms=forms, buffers=buffers, padding=padding)
         self._end = reshard.Source(
             address,
-            self._reader.read(tensors).specs,
+            (),
             ranks=(side.rank,),
             num_ranks=side.num_ranks,
             process=side.rank,
@@ -82,6 +82,8 @@ class Source:
             min_destinations=min_destinations,
             timeout_s=timeout_s,
         )
+        with self._end.opening():
+            self._end.replace_specs(self._reader.read(tensors).specs)
 
     @property
     def address(self) -> str | None:
@@ -137,6 +139,9 @@ class Source:
     def close(self) -> None:
         """Leaves, closes the store, and frees everything; closing twice is fine."""
         self._end.close()
+
+    def __repr__(self) -> str:
+        return repr(self._end)
 
     def __enter__(self) -> Self:
         return self

@@ -31,6 +31,7 @@ from reshard import (  # noqa: E402
     LayoutError,
     Part,
     PlanError,
+    TransferTimeout,
     UnsupportedError,
     VerificationError,
 )
@@ -402,6 +403,28 @@ def test_weights_that_only_the_source_allowed_to_be_missing_are_refused(ends, po
         with pytest.raises(PlanError, match="extra: no source holds this destination tensor"):
             call()
     assert destination.state == "empty"
+
+
+def _fail_to_make_a_destination(source):
+    template = {"w": jax.ShapeDtypeStruct((4,), np.float32)}
+    with pytest.raises(LayoutError, match="has no sharding"):
+        reshard_jax.Destination(source.address, template)
+
+
+def test_a_destination_that_cannot_be_made_fails_the_publish_that_waits(ends, pool):
+    with reshard_jax.Source("tcp://127.0.0.1:0", Trainer.params(), timeout_s=TIMEOUT_S) as source:
+        published = pool.submit(source.publish, Trainer.params(1), version=1)
+        while not published.done():  # the first may come before the publish waits
+            _fail_to_make_a_destination(source)
+        with pytest.raises(LayoutError, match=r"destination 'destination' process 0.*no sharding"):
+            published.result()
+
+
+def test_a_destination_that_could_not_be_made_is_the_reason_of_a_later_timeout():
+    with reshard_jax.Source("tcp://127.0.0.1:0", Trainer.params(), timeout_s=1.0) as source:
+        _fail_to_make_a_destination(source)
+        with pytest.raises(TransferTimeout, match=r"left .* ago after its error: .*no sharding"):
+            source.publish(Trainer.params(1), version=1)
 
 
 def test_case_d29_other_leaves_are_handed_back(ends, pool):

@@ -242,7 +242,7 @@ def _wait_in_exchange(crew: Crew, *processes: int) -> None:
 
 
 def test_programs_of_two_processes_make_refits() -> None:
-    with _crew(4, token="secret") as crew:
+    with _crew(4, token="a secret of sixteen") as crew:
         for process in range(4):
             crew.connect(process, "source" if process < 2 else "engine", process % 2, 2)
         for _ in range(5):
@@ -394,10 +394,10 @@ def test_a_process_that_does_not_come_is_named() -> None:
 
 
 def test_a_process_with_another_token_is_refused_and_the_others_go_on() -> None:
-    with _crew(3, token="secret") as crew:
+    with _crew(3, token="a secret of sixteen") as crew:
         crew.connect(0, "source")
         crew.connect(1, "engine")
-        crew.token = "guess"
+        crew.token = "a guess of sixteen"
         crew.start_connecting(2, "guesser")
         kind, text, seconds = crew.error(2)
         assert kind == "RendezvousError"

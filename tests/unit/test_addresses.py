@@ -91,12 +91,16 @@ def test_what_other_machines_can_reach(host: str, is_loopback: bool, is_wildcard
 
 def test_a_token_is_required_off_loopback_only() -> None:
     require_token(parse_address("tcp://127.0.0.1:1"), None)
-    require_token(parse_address("tcp://10.0.0.1:1"), "secret")
+    require_token(parse_address("tcp://10.0.0.1:1"), "a secret of sixteen")
     for text in ("tcp://10.0.0.1:1", "tcp://*:1", "tcp://trainer:1", "tcp://[fd00::1]:1"):
         with pytest.raises(RendezvousError, match="is not a loopback address"):
             require_token(parse_address(text), None)
-    with pytest.raises(RendezvousError, match="token is empty"):
-        require_token(parse_address("tcp://127.0.0.1:1"), "")
+
+
+@pytest.mark.parametrize("token", ["", "fifteen letters", b"a secret of sixteen"])
+def test_a_token_that_could_be_guessed_is_refused(token: object) -> None:
+    with pytest.raises(RendezvousError, match=r"16 characters, but (0|15|bytes)"):
+        require_token(parse_address("tcp://127.0.0.1:1"), token)  # type: ignore[arg-type]
 
 
 def test_a_wildcard_is_reached_over_loopback() -> None:

@@ -47,6 +47,8 @@ def test_repr_makes_the_same_box():
         ((0, 0), (1,), r"offset \(0, 0\) has 2 dims, shape \(1,\) has 1. Give one number per dim"),
         ((-1,), (1,), r"offset \(-1,\), shape \(1,\): negative number"),
         ((0,), (-1,), r"shape \(-1,\): negative number"),
+        (3, (1,), r"box offset 3, shape \(1,\): give one whole number per dim"),
+        (("a",), (1,), r"offset \('a',\), shape \(1,\): give one whole number"),
     ],
 )
 def test_what_is_no_box_is_refused(offset, shape, message):

@@ -141,6 +141,10 @@ def test_values(form):
         ("(a b) -> a b", {"sizes": {"a": -2}}, "has a negative number"),
         ("a -> a", {"start": {1: 1}}, "must name stored dims 0 to 0"),
         ("a -> a", {"start": {0: -1}}, "must name stored dims 0 to 0"),
+        (3, {}, r"Form\(3\): its pattern is no text"),
+        ("a -> a", {"sizes": 3}, "sizes 3, index.*are mappings"),
+        ("a -> a", {"sizes": {"a": "2"}}, "are mappings to whole numbers"),
+        ("a r -> a", {"repeat": "r"}, "repeat='r' is one text"),
     ],
 )
 def test_what_is_no_form_is_refused(pattern, options, message):

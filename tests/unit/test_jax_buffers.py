@@ -221,6 +221,22 @@ def test_case_b12_one_array_is_exported_as_often_as_wanted():
     assert not array.is_deleted()
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("called on deleted or donated buffer", LayoutError), ("x", RuntimeError)],
+)
+def test_an_array_that_another_thread_donates_meanwhile(text, expected, monkeypatch):
+    """JAX says so of the buffer before `is_deleted` of the array does."""
+    array = jax.device_put(np.ones((4, 4), np.float32), sharding_of())
+
+    def fail(arrays):
+        raise RuntimeError(text)
+
+    monkeypatch.setattr(jax, "block_until_ready", fail)
+    with pytest.raises(expected, match=text):
+        source_buffers(description_of({"w": array}), [array])
+
+
 def test_donated_arrays_are_refused_by_name():
     array = jax.device_put(np.ones((4, 4), np.float32), sharding_of())
     description = description_of({"w": array})

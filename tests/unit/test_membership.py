@@ -687,6 +687,17 @@ def test_a_departure_is_mentioned_in_a_later_timeout() -> None:
     assert "lost its connection 3.0 s ago" in message
 
 
+def test_a_departure_after_a_refusal_tells_the_reason_in_a_later_timeout() -> None:
+    desk = joined("source.0", "engine.0")
+    desk.refuse("engine.0", "w: bad.")
+    desk.lose("engine.0")
+    desk.begin("source.0", timeout_s=1.0)
+    desk.advance(1.0)
+    assert (
+        "lost its connection 1.0 s ago after its error: w: bad." in desk.error("source.0").message
+    )
+
+
 def test_a_lost_source_process_is_told_to_everybody_who_waits() -> None:
     desk = joined("source.0", "source.1", "engine.0", source=2)
     desk.begin("engine.0")

@@ -444,9 +444,9 @@ def test_a_process_that_does_not_fit_is_refused_when_it_connects() -> None:
 
 def test_two_programs_of_several_processes() -> None:
     with contextlib.ExitStack() as stack:
-        server = stack.enter_context(StoreServer("tcp://127.0.0.1:0", token="secret"))
+        server = stack.enter_context(StoreServer("tcp://127.0.0.1:0", token="a secret of sixteen"))
         members = [
-            stack.enter_context(_open(server.address, name, i, 3, token="secret"))
+            stack.enter_context(_open(server.address, name, i, 3, token="a secret of sixteen"))
             for name in ("source", "engine")
             for i in range(3)
         ]

@@ -63,6 +63,8 @@ def test_values():
 @pytest.mark.parametrize(
     ("lengths", "layouts", "message"),
     [
+        (4, (TP, TP), r"SegmentedLayout\(0, 4, .*the length of each segment"),
+        ((4, 4), (TP, 3), "segment layout 3 is not a Layout or BoxLayout"),
         ((4,), (TP, TP), "1 segment lengths and 2 layouts"),
         ((), (), "at least one"),
         ((4, 4), (TP, TP.shifted(1)), "different ranks"),

@@ -13,8 +13,8 @@ def _request(key: bytes) -> list[bytes]:
 
 
 def test_equal_tokens_give_equal_keys_and_others_do_not() -> None:
-    keys = TokenKeys.derive("secret")
-    assert TokenKeys.derive("secret") == keys
+    keys = TokenKeys.derive("a secret of sixteen")
+    assert TokenKeys.derive("a secret of sixteen") == keys
     other = TokenKeys.derive("secret ")
     everything = [*_fields(keys), *_fields(other)]
     assert len(set(everything)) == len(everything)
@@ -32,12 +32,12 @@ def test_derivation_is_hkdf_as_published() -> None:
 
 
 def test_keys_do_not_show() -> None:
-    keys = TokenKeys.derive("secret")
+    keys = TokenKeys.derive("a secret of sixteen")
     assert keys.server_secret.decode() not in repr(keys)
 
 
 def test_only_the_key_of_the_token_is_let_in() -> None:
-    keys = TokenKeys.derive("secret")
+    keys = TokenKeys.derive("a secret of sixteen")
     answer = answer_zap(_request(z85.decode(keys.client_public)), keys)
     assert answer == [b"1.0", b"7", b"200", b"OK", b"", b""]
     other = z85.decode(TokenKeys.derive("other").client_public)
@@ -46,7 +46,7 @@ def test_only_the_key_of_the_token_is_let_in() -> None:
 
 
 def test_a_strange_request_is_refused() -> None:
-    keys = TokenKeys.derive("secret")
+    keys = TokenKeys.derive("a secret of sixteen")
     known = z85.decode(keys.client_public)
     for frames in (
         [],

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: pip install torch")
 from torch import nn  # noqa: E402
 
 import reshard_torch  # noqa: E402
-from reshard import PlanError  # noqa: E402
+from reshard import LayoutError, PlanError, TransferTimeout  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -84,3 +84,44 @@ def test_buffers_that_one_side_alone_takes_are_an_error(is_taken_by_source: bool
             src_buffers=is_taken_by_source,
             dst_buffers=not is_taken_by_source,
         )
+
+
+def _fail_to_make_a_destination(source: reshard_torch.Source) -> None:
+    with pytest.raises(LayoutError, match="w"):
+        reshard_torch.Destination(str(source.address), {"w": "no tensor"})  # type: ignore[dict-item]
+
+
+def test_a_destination_that_cannot_be_made_fails_the_publish_that_waits() -> None:
+    tensors = {"w": torch.ones(3)}
+    with (
+        reshard_torch.Source("tcp://127.0.0.1:0", tensors, timeout_s=TIMEOUT_S) as source,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        published = pool.submit(source.publish, version=1)
+        while not published.done():  # the first may come before the publish waits
+            _fail_to_make_a_destination(source)
+        with pytest.raises(LayoutError, match=r"destination 'destination' process 0.*w"):
+            published.result()
+
+
+def test_a_destination_that_could_not_be_made_is_the_reason_of_a_later_timeout() -> None:
+    with reshard_torch.Source("tcp://127.0.0.1:0", {"w": torch.ones(3)}, timeout_s=1.0) as source:
+        _fail_to_make_a_destination(source)
+        with pytest.raises(TransferTimeout, match=r"left .* ago after its error: .*w"):
+            source.publish(version=1)
+
+
+def test_ends_print_who_they_are_and_what_they_did_last() -> None:
+    src, dst = {"w": torch.ones(3)}, {"w": torch.zeros(3)}
+    with reshard_torch.Source("tcp://127.0.0.1:0", src, timeout_s=TIMEOUT_S) as source:
+        assert f"{source!r}".startswith("<source 'source' process 0 (rank 0")
+        assert f"{source!r}".endswith("1 tensors, last refit: None>")
+        with (
+            reshard_torch.Destination(str(source.address), dst) as destination,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            published = pool.submit(source.publish, version=7)
+            destination.refit()
+            published.result()
+            assert "last refit: version 7: 1 parameters" in f"{destination!r}"
+        assert f"{destination!r}".endswith(", closed>")
