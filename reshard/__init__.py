@@ -29,6 +29,7 @@ from reshard.forms import Forms, Paddings, check_names, padding_of, parts_of
 from reshard.layout import AnyLayout, BoxLayout, Layout, LocalBox
 from reshard.matching import Casts, match, read_casts
 from reshard.mesh import Mesh
+from reshard.one_call import OneCall
 from reshard.patterns import patterns_of
 from reshard.placement import Placement, Replicate, Shard
 from reshard.plan import Plan, make_plan
@@ -66,6 +67,7 @@ __all__ = [
     "LocalBox",
     "Mesh",
     "NativeLibraryError",
+    "OneCall",
     "Padding",
     "Paddings",
     "Part",
@@ -121,6 +123,8 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        return importlib.import_module("reshard.versions").library_version()
     module = _LAZY.get(name)
     if module is None:
         raise AttributeError(f"module 'reshard' has no attribute {name!r}")

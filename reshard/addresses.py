@@ -79,7 +79,7 @@ class Address:
         return dataclasses.replace(self, host=str(found[0][4][0]))
 
 
-def parse_address(text: str) -> Address:
+def parse_address(text: object) -> Address:
     """Returns the parts of `tcp://host:port`.
 
     Raises:
@@ -89,7 +89,12 @@ def parse_address(text: str) -> Address:
         >>> parse_address("tcp://[::1]:29500")
         Address(host='::1', port=29500)
     """
-    match = _FORM.fullmatch(text)
+    if text is None:
+        raise RendezvousError(
+            "the address is None. It is the source's, such as tcp://10.0.0.1:29500; "
+            "`Source.address` is known to its process 0 alone, which has to tell the others."
+        )
+    match = _FORM.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise RendezvousError(
             f"address {text!r} is not of the form tcp://host:port. "

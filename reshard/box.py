@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from reshard.errors import LayoutError
 
-__all__ = ["Box"]
+__all__ = ["Box", "whole_numbers"]
+
+
+def whole_numbers(given: Iterable[int]) -> tuple[int, ...]:
+    """Returns whole numbers of any kind, such as those of NumPy, as plain ones.
+
+    Raises:
+        TypeError: if one is no whole number, or `given` is no list of any.
+    """
+    return tuple(map(int, map(operator.index, given)))
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -20,7 +30,7 @@ class Box:
         shape: number of elements per dim; a 0 anywhere makes the box empty.
 
     Raises:
-        LayoutError: if the lengths differ or a number is negative.
+        LayoutError: if the lengths differ, or a number is negative or not whole.
 
     Example:
         >>> Box((2, 0), (2, 4)).intersect(Box((3, 1), (5, 2)))
@@ -31,22 +41,14 @@ class Box:
     shape: tuple[int, ...]
 
     def __init__(self, offset: Iterable[int], shape: Iterable[int]) -> None:
-        try:
-            object.__setattr__(self, "offset", tuple(offset))
-            object.__setattr__(self, "shape", tuple(shape))
-            smallest = min(*self.offset, *self.shape, 0, 0)
-        except TypeError:
-            raise LayoutError(
-                f"box offset {offset!r}, shape {shape!r}: give one whole number per dim in both, "
-                "as in Box((2, 0), (2, 4))."
-            ) from None
-        if len(self.offset) != len(self.shape):
-            raise LayoutError(
-                f"box offset {self.offset} has {len(self.offset)} dims, shape {self.shape} has "
-                f"{len(self.shape)}. Give one number per dim in both."
-            )
-        if smallest < 0:
-            raise LayoutError(f"box offset {self.offset}, shape {self.shape}: negative number.")
+        if type(offset) is not tuple or type(shape) is not tuple or len(offset) != len(shape):
+            offset, shape = _plain_bounds(offset, shape)
+        for number in offset + shape:  # faster than `_plain_bounds`, and almost always enough
+            if type(number) is not int or number < 0:
+                offset, shape = _plain_bounds(offset, shape)
+                break
+        object.__setattr__(self, "offset", offset)
+        object.__setattr__(self, "shape", shape)
 
     @property
     def ndim(self) -> int:
@@ -115,3 +117,28 @@ class Box:
     def __str__(self) -> str:
         parts = (f"{o}:{o + n}" for o, n in zip(self.offset, self.shape, strict=True))
         return f"[{', '.join(parts)}]"
+
+
+def _plain_bounds(
+    offset: Iterable[int], shape: Iterable[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns offset and shape in plain numbers.
+
+    Raises:
+        LayoutError: if they are not those of a box.
+    """
+    try:
+        first, extents = whole_numbers(offset), whole_numbers(shape)
+    except TypeError:
+        raise LayoutError(
+            f"box offset {offset!r}, shape {shape!r}: give one whole number per dim in both, "
+            "as in Box((2, 0), (2, 4))."
+        ) from None
+    if len(first) != len(extents):
+        raise LayoutError(
+            f"box offset {first} has {len(first)} dims, shape {extents} has "
+            f"{len(extents)}. Give one number per dim in both."
+        )
+    if min(*first, *extents, 0, 0) < 0:
+        raise LayoutError(f"box offset {first}, shape {extents}: negative number.")
+    return first, extents

@@ -59,9 +59,10 @@ class Destination(RefitEnd):
         Collective: every process of every destination, and `publish` on every process of the
             source.
         """
-        report = self._take_part(buffers, version=None, verify=False, timeout_s=timeout_s)
-        self.state, self.version = "ready", report.version
-        return report
+        with self.calling():
+            report = self._take_part(buffers, version=None, verify=False, timeout_s=timeout_s)
+            self.state, self.version = "ready", report.version
+            return report
 
     def _before_move(self) -> None:
         self.state, self.version = "torn", None

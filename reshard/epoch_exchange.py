@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from numbers import Real
 from typing import Final, TypeVar
 
 from reshard.control_messages import Fail, Gathered, Member, Post, Reply, Started, Welcome
@@ -115,14 +116,17 @@ class EpochExchange:
         )
 
 
-def check_timeout(timeout_s: float) -> None:
+def check_timeout(timeout_s: object) -> None:
     """Refuses a limit that is negative, infinite or not a number.
 
     Raises:
         RendezvousError: it is.
     """
-    if not 0.0 <= timeout_s <= _MAX_TIMEOUT_S:
-        raise RendezvousError(f"timeout_s={timeout_s} is not between 0 and {_MAX_TIMEOUT_S:g}.")
+    is_number = isinstance(timeout_s, Real) and not isinstance(timeout_s, bool)
+    if not (is_number and 0.0 <= float(timeout_s) <= _MAX_TIMEOUT_S):  # type: ignore[arg-type]
+        raise RendezvousError(
+            f"timeout_s={timeout_s!r} is not a number of seconds from 0 to {_MAX_TIMEOUT_S:g}."
+        )
 
 
 def expect(reply: Reply, kind: type[_ReplyT]) -> _ReplyT:

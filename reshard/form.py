@@ -7,13 +7,13 @@ dims of the canonical one. Shared names are the factors of which both are made.
 from __future__ import annotations
 
 import math
-import operator
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple, TypeVar
 
+from reshard.box import whole_numbers
 from reshard.errors import LayoutError
 from reshard.patterns import patterns_of
 
@@ -71,17 +71,18 @@ class Form:
             raise LayoutError(
                 f'Form({pattern!r}): its pattern is no text. Give one such as "in out -> out in".'
             )
-        object.__setattr__(self, "pattern", pattern)
+        object.__setattr__(self, "pattern", str.__str__(pattern))
         try:
-            object.__setattr__(self, "sizes", _sorted_pairs(sizes))
-            object.__setattr__(self, "index", _sorted_pairs(index))
-            object.__setattr__(self, "start", _sorted_pairs(start))
+            object.__setattr__(self, "sizes", tuple(sorted(map(_of_name, _items(sizes)))))
+            object.__setattr__(self, "index", tuple(sorted(map(_of_name, _items(index)))))
+            object.__setattr__(self, "start", tuple(sorted(map(_of_dim, _items(start)))))
         except (TypeError, ValueError):
             raise LayoutError(
                 f"form {pattern!r}: sizes {sizes!r}, index {index!r} and start {start!r} are "
-                'mappings to whole numbers, such as {"heads": 8}.'
+                'mappings to whole numbers, such as {"heads": 8}; start is one of dims: {0: 128}.'
             ) from None
-        object.__setattr__(self, "repeat", tuple(sorted(patterns_of("repeat", repeat))))
+        names = map(str.__str__, patterns_of("repeat", repeat))
+        object.__setattr__(self, "repeat", tuple(sorted(names)))
         self._check()
 
     def _check(self) -> None:
@@ -97,6 +98,12 @@ class Form:
                 f"repeat name {sorted(fixed)}, names on the right alone are "
                 f"{sorted(set(right) - set(left))}. Each left-only name needs an index or a "
                 "repeat; nothing may be on the right alone."
+            )
+        both = {name for name, _ in self.index} & set(self.repeat)
+        if both:
+            raise LayoutError(
+                f"form {self.pattern!r}: {sorted(both)} is in index and in repeat. A tensor is one "
+                "slice (index) or every slice is a copy (repeat); name it in one of them."
             )
         unknown = {name for name, _ in self.sizes} - set(left)
         if unknown:
@@ -130,11 +137,19 @@ class Form:
 _Key = TypeVar("_Key", str, int)
 
 
-def _sorted_pairs(
-    given: Mapping[_Key, int] | Iterable[tuple[_Key, int]],
-) -> tuple[tuple[_Key, int], ...]:
-    pairs = given.items() if isinstance(given, Mapping) else given
-    return tuple(sorted((key, operator.index(value)) for key, value in pairs))
+def _items(given: Mapping[_Key, int] | Iterable[tuple[_Key, int]]) -> Iterable[tuple[_Key, int]]:
+    return given.items() if isinstance(given, Mapping) else given
+
+
+def _of_name(pair: tuple[str, int]) -> tuple[str, int]:
+    name, given = pair
+    (number,) = whole_numbers((given,))
+    return str.__str__(name), number
+
+
+def _of_dim(pair: tuple[int, int]) -> tuple[int, int]:
+    dim, first = whole_numbers(pair)
+    return dim, first
 
 
 class Digit(NamedTuple):

@@ -57,9 +57,10 @@ def check_names(argument: str, given: object, names: Collection[str]) -> None:
     Raises:
         LayoutError: listing them.
     """
-    unknown = sorted(set(given) - set(names)) if isinstance(given, Mapping) else []
+    unknown = sorted(set(given) - set(names), key=str) if isinstance(given, Mapping) else []
     if unknown:
+        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
         raise LayoutError(
-            f"{argument} name tensors that are not there: {', '.join(unknown[:10])}. There are "
-            f"{', '.join(sorted(names)[:5])} and others."
+            f"{argument} name tensors that are not there: {', '.join(map(str, unknown[:10]))}. "
+            f"There are {', '.join(sorted(names)[:5])}{more}."
         )

@@ -15,9 +15,9 @@ from typing import Protocol, overload
 from reshard.box import Box
 from reshard.division import Cut, Division, Run, check_division, cut_dim
 from reshard.errors import LayoutError
-from reshard.local_boxes import BoxesLike, LocalBox, check_places, read_boxes
+from reshard.local_boxes import BoxesLike, LocalBox, check_places, read_boxes, read_rank
 from reshard.mesh import Mesh
-from reshard.placement import Placement, Replicate, Shard, check_placement
+from reshard.placement import Placement, Replicate, Shard, check_placement, is_foreign
 
 __all__ = ["AnyLayout", "BoxLayout", "Layout", "LocalBox"]
 
@@ -93,18 +93,15 @@ class Layout:
         order: Iterable[str] = (),
         division: Division = "chunk",
     ) -> None:
-        if isinstance(placements, Placement):
-            placements = (placements,)
-        _check_kinds(mesh, placements)
+        object.__setattr__(self, "placements", _read_placements(mesh, placements))
         object.__setattr__(self, "mesh", mesh)
-        object.__setattr__(self, "placements", tuple(placements))
-        object.__setattr__(self, "order", tuple(order) or mesh.axis_names)
-        object.__setattr__(self, "division", division)
+        object.__setattr__(self, "order", _read_order(mesh, order))
+        check_division(division)
+        object.__setattr__(self, "division", str(division))
         self._check_numbers()
 
     def _check_numbers(self) -> None:
         """Checks placements and order against the mesh, and keeps what cuts each dim."""
-        check_division(self.division)
         for placement in self.placements:
             check_placement(placement)
         if len(self.placements) != len(self.mesh.shape):
@@ -263,12 +260,24 @@ class Layout:
         return f"({text})@{self.mesh}"
 
 
-def _check_kinds(mesh: object, placements: object) -> None:
+def _read_placements(mesh: object, given: object) -> tuple[Placement, ...]:
+    is_one = isinstance(given, Placement) or is_foreign(given)
+    placements = (given,) if is_one else given
     if not isinstance(mesh, Mesh) or not isinstance(placements, Iterable):
         raise LayoutError(
-            f"Layout({mesh!r}, {placements!r}): give a Mesh and one placement per axis of it, as "
+            f"Layout({mesh!r}, {given!r}): give a Mesh and one placement per axis of it, as "
             "in Layout(Mesh.of(tp=2), (Shard(0),))."
         )
+    return tuple(placements)
+
+
+def _read_order(mesh: Mesh, given: Iterable[str]) -> tuple[str, ...]:
+    try:
+        return tuple(map(str.__str__, given)) or mesh.axis_names
+    except TypeError:
+        raise LayoutError(
+            f"order {given!r} must name every axis of mesh {mesh} exactly once."
+        ) from None
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -281,7 +290,8 @@ class BoxLayout:
             then exactly that box. Several boxes need `LocalBox`es, or `concatenated`.
 
     Raises:
-        LayoutError: if a rank comes twice, or boxes of a rank have no places or share elements.
+        LayoutError: if a rank is no whole number from 0 or comes twice, or boxes of a rank have no
+            places or share elements.
     """
 
     entries: tuple[tuple[int, tuple[LocalBox, ...]], ...]
@@ -293,8 +303,10 @@ class BoxLayout:
     def __init__(self, entries: Mapping[int, BoxesLike] | Iterable[tuple[int, BoxesLike]]) -> None:
         given = entries.items() if isinstance(entries, Mapping) else entries
         try:
-            listed = [(rank, boxes) for rank, boxes in given]
-        except (TypeError, ValueError):
+            listed = [(read_rank(rank), boxes) for rank, boxes in given]
+        except (TypeError, ValueError) as error:
+            if isinstance(error, LayoutError):
+                raise
             raise LayoutError(
                 f"BoxLayout({entries!r}): give the boxes of each rank, as in "
                 "BoxLayout({0: Box((0, 0), (2, 4)), 1: Box((2, 0), (3, 4))})."
@@ -308,11 +320,20 @@ class BoxLayout:
 
     @classmethod
     def concatenated(cls, boxes: Mapping[int, Sequence[Box]], dim: int) -> BoxLayout:
-        """Returns a layout whose ranks store their boxes one after the other along `dim`."""
+        """Returns a layout whose ranks store their boxes one after the other along `dim`.
+
+        Raises:
+            LayoutError: if a box has no such dim.
+        """
         entries = []
         for rank, rank_boxes in boxes.items():
             position, places = 0, []
             for box in rank_boxes:
+                if not hasattr(dim, "__index__") or dim not in range(box.ndim):
+                    raise LayoutError(
+                        f"rank {rank}: box {box} has {box.ndim} dims, counted from 0; boxes cannot "
+                        f"lie one after the other along dim {dim!r}."
+                    )
                 offset = tuple(position if d == dim else 0 for d in range(box.ndim))
                 places.append(LocalBox(box, offset))
                 position += box.shape[dim]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from reshard.box import Box
+from reshard.box import Box, whole_numbers
 from reshard.errors import LayoutError
 
-__all__ = ["BoxesLike", "LocalBox", "check_places", "read_boxes"]
+__all__ = ["BoxesLike", "LocalBox", "check_places", "read_boxes", "read_rank"]
 
 
 class LocalBox(NamedTuple):
@@ -20,6 +20,24 @@ class LocalBox(NamedTuple):
 
 BoxesLike = Box | Iterable[Box | LocalBox | tuple[Box, Iterable[int]]]
 """One `Box` of a rank, whose local array is that box, or its boxes with their places."""
+
+
+def read_rank(given: int) -> int:
+    """Returns a rank as a plain number.
+
+    Raises:
+        LayoutError: if it is no whole number from 0.
+    """
+    try:
+        (rank,) = whole_numbers((given,))
+    except TypeError:
+        rank = -1
+    if rank < 0:
+        raise LayoutError(
+            f"BoxLayout has boxes of rank {given!r}, which is no whole number from 0. Give the "
+            "boxes of each rank, as in BoxLayout({0: Box((0, 0), (2, 4))})."
+        )
+    return rank
 
 
 def read_boxes(rank: int, given: BoxesLike) -> tuple[LocalBox, ...]:
@@ -58,13 +76,22 @@ def _local_box(given: object) -> LocalBox | None:
         return LocalBox(given, (0,) * given.ndim)
     match given:
         case (Box() as box, at) if isinstance(at, Iterable):
-            return LocalBox(box, tuple(at))
+            try:
+                return LocalBox(box, whole_numbers(at))
+            except TypeError:
+                return None
     return None
 
 
 def check_places(rank: int, local_boxes: tuple[LocalBox, ...]) -> None:
-    """Raises LayoutError if two boxes of a rank share elements of its local array."""
-    placed = [Box(at, box.shape) for box, at in local_boxes if not box.is_empty]
+    """Raises LayoutError if boxes have no place in the local array of a rank, or share one."""
+    try:
+        placed = [Box(at, box.shape) for box, at in local_boxes]
+    except LayoutError as error:
+        raise LayoutError(
+            f"rank {rank}: a box has no place in the local array ({error}) Give the index at which "
+            "it begins there, one whole number from 0 per dim."
+        ) from None
     for i, first in enumerate(placed):
         for second in placed[:i]:
             if first.intersect(second):

@@ -116,11 +116,24 @@ class LocalProgram:
             self._fingerprint_shapes = _shapes(table.endpoints, sides)
         self._fingerprint_addresses = _addresses(table.endpoints, sides)
 
-    def run(self, communicator: Communicator | None, *, run_id: int, timeout_s: float) -> RunStats:
+    def run(
+        self,
+        communicator: Communicator | None,
+        *,
+        run_id: int,
+        timeout_s: float,
+        num_threads: int = 1,
+    ) -> RunStats:
         """Moves everything once; see `_native.Program.run`."""
         if self._program is None:
             raise PlanError("this program is closed, or was never compiled.")
-        return self._program.run(communicator, self._addresses, run_id=run_id, timeout_s=timeout_s)
+        return self._program.run(
+            communicator,
+            self._addresses,
+            run_id=run_id,
+            timeout_s=timeout_s,
+            num_threads=num_threads,
+        )
 
     def fingerprints(self) -> bytes:
         """Returns the sums of this process's pieces, as `Verifier` expects them."""

@@ -91,7 +91,7 @@ def run_in_process(
         sources: per source rank, per stored name, the rank's local array (any strides), as from
             `local_array`. None is the same as no entry: a rank outside the layout stores nothing.
         destinations: arrays to write into, in the same form; None makes new ones, zero-filled.
-        chunk_bytes: size of a message; any number, results do not depend on it.
+        chunk_bytes: size of a message, 16 to 2**30; results do not depend on it.
         timeout_s: limit for the whole run.
 
     Returns:

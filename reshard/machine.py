@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ import msgspec
 
 from reshard.errors import UnsupportedError
 
-__all__ = ["Machine", "check_one_machine", "this_machine"]
+__all__ = ["Machine", "check_one_machine", "num_copy_threads", "this_machine"]
 
 
 class Machine(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -32,6 +33,19 @@ def this_machine() -> Machine:
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     namespace = Path("/proc/self/ns/net").stat().st_ino
     return Machine(socket.gethostname(), boot_id, namespace)
+
+
+def num_copy_threads(machines: Sequence[Machine], process: int, num_ranks: int) -> int:
+    """Returns how many threads of a process may copy: one per rank, within its share of the cores.
+
+    Args:
+        machines: where each process runs.
+        process: which of them this is.
+        num_ranks: how many ranks it drives.
+    """
+    num_neighbours = [each.boot_id for each in machines].count(machines[process].boot_id)
+    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    return max(1, min(num_ranks, num_cores // num_neighbours))
 
 
 def check_one_machine(names: Sequence[str], machines: Sequence[Machine]) -> None:

@@ -138,15 +138,23 @@ def match(
                 problems.append(f"{part.name}: {error}")
     allowed = patterns_of("allow_unmatched", allow_unmatched)
     unused = [part.name for spec in src_specs for part in spec.parts if part.name not in used]
-    alone = _unmatched(uncovered, "destination", "no source holds", allowed)
-    may_be_unused = (*allowed, *patterns_of("allow_unused", allow_unused))
-    alone += _unmatched(unused, "source", "no destination takes", may_be_unused)
-    problems += alone
-    if not problems and not pairs:
+    uncovered = _not_allowed(uncovered, allowed)
+    unused = _not_allowed(unused, (*allowed, *patterns_of("allow_unused", allow_unused)))
+    if not (problems or uncovered or unused or pairs):
         problems.append("there is no tensor to move: source or destination gave no specs.")
-    if problems:
-        remedies = _remedies(len(problems), matcher.missing_casts, bool(alone))
-        raise PlanError(_report(problems, len(src_specs), len(dst_specs), len(pairs)) + remedies)
+    if problems or uncovered or unused:
+        counts = f"source ({len(src_specs)} tensors) and destination ({len(dst_specs)} tensors)"
+        num_problems = len(problems) + len(uncovered) + len(unused)
+        kinds = (
+            problems,
+            [f"{name}: no source holds this destination tensor." for name in uncovered],
+            [f"{name}: no destination takes this source tensor." for name in unused],
+        )
+        raise PlanError(
+            f"{counts} do not fit; {len(pairs)} names pair up, {num_problems} problems:"
+            + "".join(map(_listed, kinds))
+            + _remedies(num_problems, matcher.missing_casts, unused, uncovered)
+        )
     return pairs
 
 
@@ -201,38 +209,56 @@ def _find(
     return next(iter(found.values()), None)
 
 
-def _unmatched(names: list[str], side: str, what: str, allowed: tuple[str, ...]) -> list[str]:
-    return [
-        f"{name}: {what} this {side} tensor."
-        for name in names
-        if not any(fnmatchcase(name, pattern) for pattern in allowed)
-    ]
+def _not_allowed(names: list[str], allowed: tuple[str, ...]) -> list[str]:
+    return [n for n in names if not any(fnmatchcase(n, pattern) for pattern in allowed)]
 
 
-def _report(problems: list[str], num_src: int, num_dst: int, num_pairs: int) -> str:
-    listed = "\n  ".join(problems[:_MAX_LISTED])
+def _listed(problems: list[str]) -> str:
+    """Returns the problems of one kind, one per line, cut after a number of them."""
     more = len(problems) - _MAX_LISTED
-    rest = f"\n  ... and {more} more" if more > 0 else ""
-    return (
-        f"source ({num_src} tensors) and destination ({num_dst} tensors) do not fit; "
-        f"{num_pairs} names pair up, {len(problems)} problems:\n  {listed}{rest}"
-    )
+    rest = [f"... and {more} more like the last"] if more > 0 else []
+    return "".join(f"\n  {line}" for line in problems[:_MAX_LISTED] + rest)
 
 
 def _remedies(
-    num_problems: int, missing_casts: Iterable[tuple[DType, DType]], are_alone: bool
+    num_problems: int,
+    missing_casts: Iterable[tuple[DType, DType]],
+    unused: list[str],
+    uncovered: list[str],
 ) -> str:
     """Returns what to do about all problems of a kind at once, one line per kind that is there."""
     text = ""
     rules = ", ".join(f"({str(a)!r}, {str(b)!r})" for a, b in missing_casts)
     if rules and num_problems > 1:  # a single problem has said it
         text += f"\nTo convert between dtypes, pass casts=[{rules}]."
-    if are_alone:
+    if unused or uncovered:
         text += (
             "\nCheck the forms (names are Hugging Face names), or allow names with "
             "allow_unmatched=[...]."
         )
+    for side, names, others in (
+        ("source", unused, uncovered),
+        ("destination", uncovered, unused),
+    ):
+        prefix = _common_prefix(names, others)
+        if prefix:
+            text += (
+                f"\nNames of the {side} are those of the other side with {prefix!r} in front: give "
+                "the part of the model below it, or forms that leave it out."
+            )
     return text
+
+
+def _common_prefix(names: list[str], others: list[str]) -> str:
+    """Returns what stands in front of most names and of none of their partners; or nothing."""
+    if not (names and others):
+        return ""
+    partners = set(others)
+    first = names[0]
+    starts = [at + 1 for at, character in enumerate(first) if character == "."]
+    prefix = next((first[:at] for at in starts if first[at:] in partners), "")
+    num_pairs = sum(name.startswith(prefix) and name[len(prefix) :] in partners for name in names)
+    return prefix if prefix and 2 * num_pairs >= len(names) else ""
 
 
 @dataclass(slots=True)
@@ -292,8 +318,9 @@ class _Matcher:
     def _wire_dtype(self, src: DType, dst: DType) -> DType:
         if not src.can_cast_to(dst):
             raise PlanError(
-                f"{src} cannot be cast to {dst}: casts exist between floating-point types only. "
-                "Store it alike on both sides."
+                f"{src} cannot be cast to {dst}: casts exist between float16, bfloat16, float32 "
+                "and float64, and from them to float8_e4m3fn and float8_e5m2 and back. Store it "
+                "alike on both sides."
             )
         if (src, dst) not in self._casts:
             self.missing_casts[src, dst] = None

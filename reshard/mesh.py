@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from reshard.box import whole_numbers
 from reshard.errors import LayoutError
 
 __all__ = ["Mesh"]
@@ -20,10 +20,10 @@ class Mesh:
         axis_names: one name per axis, all different.
         shape: number of ranks along each axis.
         ranks: the rank at each position, row-major; empty means 0, 1, 2, ... Any order and any
-            numbers are allowed, each at most once.
+            numbers from 0 are allowed, each at most once.
 
     Raises:
-        LayoutError: if names repeat, lengths differ, or a rank repeats.
+        LayoutError: if names repeat, lengths differ, or a rank repeats or is negative.
 
     Example:
         >>> mesh = Mesh(("fsdp", "tp"), (2, 2), ranks=(0, 2, 1, 3))
@@ -40,15 +40,15 @@ class Mesh:
         self, axis_names: Iterable[str], shape: Iterable[int], ranks: Iterable[int] = ()
     ) -> None:
         try:
-            names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
-            numbers = tuple(map(operator.index, shape)), tuple(map(operator.index, ranks))
+            names = (axis_names,) if isinstance(axis_names, str) else axis_names
+            object.__setattr__(self, "axis_names", tuple(map(str.__str__, names)))
+            numbers = whole_numbers(shape), whole_numbers(ranks)
         except TypeError:
             raise LayoutError(
                 f"mesh has axis names {axis_names!r}, shape {shape!r} and ranks {ranks!r}. Give "
                 'names and whole numbers, as in Mesh(("tp",), (2,)) or Mesh.of(tp=2).'
             ) from None
         size = math.prod(numbers[0])
-        object.__setattr__(self, "axis_names", names)
         object.__setattr__(self, "shape", numbers[0])
         object.__setattr__(self, "ranks", numbers[1] or tuple(range(size)))
         object.__setattr__(self, "_positions", {rank: i for i, rank in enumerate(self.ranks)})
@@ -66,6 +66,8 @@ class Mesh:
             )
         if len(self._positions) != size:
             raise LayoutError(f"mesh ranks {self.ranks} hold a rank twice.")
+        if min(self.ranks) < 0:
+            raise LayoutError(f"mesh ranks {self.ranks} hold a negative number. Count from 0.")
 
     @classmethod
     def of(cls, **sizes: int) -> Mesh:

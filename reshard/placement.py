@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from reshard.errors import LayoutError, UnsupportedError
 
-__all__ = ["Placement", "Replicate", "Shard", "check_placement"]
+__all__ = ["Placement", "Replicate", "Shard", "check_placement", "is_foreign"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Shard:
                 number = first - 1
             if number < first or isinstance(value, bool):
                 raise LayoutError(f"{self!r}: {name} is not a whole number from {first}.")
-            object.__setattr__(self, name, number)
+            object.__setattr__(self, name, int(number))
 
     def __str__(self) -> str:
         return f"S({self.dim})" if self.blocks == 1 else f"S({self.dim}, blocks={self.blocks})"
@@ -53,10 +53,28 @@ class Shard:
 Placement = Replicate | Shard
 
 
+_FOREIGN = ("Partial", "Replicate", "Shard", "_StridedShard")
+
+
+def is_foreign(placement: object) -> bool:
+    """True for a placement of another library, which may print as one of ours: torch's."""
+    return type(placement).__name__ in _FOREIGN and type(placement).__module__ != __name__
+
+
 def check_placement(placement: object) -> None:
-    """Raises UnsupportedError for what is no placement, such as a partial sum."""
+    """Raises LayoutError or UnsupportedError for what is no placement.
+
+    Raises:
+        LayoutError: for another library's way to write one.
+        UnsupportedError: for anything else, such as a partial sum.
+    """
     if isinstance(placement, Replicate | Shard):
         return
+    if is_foreign(placement) and type(placement).__name__ != "Partial":
+        raise LayoutError(
+            f"placement {type(placement).__module__}.{placement!r} is of another library. Give "
+            "reshard.Shard(dim), reshard.Shard(dim, blocks=split_factor) or reshard.Replicate()."
+        )
     raise UnsupportedError(
         f"placement {placement!r} is not Replicate or Shard. Partial sums (torch Partial, JAX "
         "unreduced) are not a copy of the tensor: reduce first, with DTensor.redistribute to "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Self
 
@@ -17,10 +17,12 @@ from reshard.control_messages import Role
 from reshard.environment import configure_logging
 from reshard.epoch_exchange import check_timeout
 from reshard.error_report import ErrorReport, rebuild_error, report_error
-from reshard.errors import LayoutError, ReshardError
+from reshard.errors import LayoutError, ReshardError, TransportError
+from reshard.local_member import local_member, number_in
 from reshard.matching import Casts, read_casts
+from reshard.one_call import OneCall
 from reshard.patterns import patterns_of
-from reshard.rendezvous import EpochExchange, Go, Rendezvous, local_member
+from reshard.rendezvous import EpochExchange, Go, Rendezvous
 from reshard.report import RefitReport
 from reshard.schedule import DEFAULT_STAGING_BYTES
 from reshard.session import Session
@@ -29,6 +31,7 @@ from reshard.tensor_spec import TensorSpec
 __all__ = ["RefitEnd", "place_members"]
 
 _logger = logging.getLogger("reshard")
+_MAX_STAGING_BYTES = 1 << 62
 _REFUSE_S = 2.0  # for the store to be there, where this process has not met it yet
 
 
@@ -64,7 +67,7 @@ class RefitEnd:
         casts: (source dtype, destination dtype) conversions that are wanted.
         allow_unmatched: shell-style patterns of canonical names that may stay without a partner.
         staging_bytes: memory of this process for chunks under way.
-        min_destinations: on a source, how many destination programs a refit waits for.
+        min_destinations: on a source, how many destination programs a refit needs at least.
         timeout_s: limit of every wait unless a call gives its own.
     """
 
@@ -98,20 +101,18 @@ class RefitEnd:
             process=process,
             num_processes=num_processes,
         )
-        if staging_bytes <= 0:
-            raise LayoutError(
-                f"{role} {group!r}: staging_bytes={staging_bytes} is not above 0. "
-                f"Leave it out for {DEFAULT_STAGING_BYTES}."
-            )
+        self._staging_bytes = number_in(
+            f"{role} {group!r}", "staging_bytes", staging_bytes, 1, _MAX_STAGING_BYTES
+        )
         check_timeout(timeout_s)
         self.timeout_s = timeout_s
         self._role: Role = role
+        self._calls = OneCall(f"this {role}")
         self._who = f"{member.describe()} at {address}"
         self._ranks = member.ranks
         self._specs = tuple(specs)
         self._casts = read_casts(casts)
         self._allow_unmatched = patterns_of("allow_unmatched", allow_unmatched)
-        self._staging_bytes = staging_bytes
         self._copy_rate = 0.0
         self._session: Session | None = None
         self._session_epoch = -1
@@ -172,6 +173,18 @@ class RefitEnd:
             self._drop_session()
 
     @contextmanager
+    def calling(self) -> Iterator[None]:
+        """A call of this end; adapters make theirs in here, so that no two overlap.
+
+        Raises:
+            LayoutError: another thread is in a call, or this is closed.
+        """
+        with self._calls.calling():
+            if self._has_left:
+                raise LayoutError(f"this {self._role} is closed; make a new one.")
+            yield
+
+    @contextmanager
     def telling_others(self) -> Iterator[None]:
         """What fails in here, before `publish` or `refit`, fails the others' call as well.
 
@@ -204,13 +217,28 @@ class RefitEnd:
             self._rendezvous.refuse(error, timeout_s=min(self.timeout_s, _REFUSE_S))
         except ReshardError as trouble:
             # The error at hand is the one to raise.
-            _logger.warning("%s: the others were not told: %s", self._role, trouble)
+            _logger.warning("%s: the others were not told: %s", self._who, trouble)
 
     def close(self) -> None:
-        """Leaves and frees everything; closing twice is fine."""
+        """Leaves and frees everything; closing twice is fine.
+
+        Any thread: a call that another one is in raises at once.
+
+        Raises:
+            TransferTimeout: that call did not end; nothing was freed.
+        """
         self._has_left = True
-        self._drop_session()
-        self._rendezvous.close()
+        with self._calls.closing(self._interrupt):
+            self._drop_session()
+            self._rendezvous.close()
+
+    def _interrupt(self) -> None:
+        """Makes the call of another thread raise; called from the thread that closes."""
+        self._rendezvous.interrupt()
+        session = self._session
+        if session is not None:
+            with suppress(TransportError):  # the other thread has closed it by itself
+                session.abort(f"this {self._role} was closed by another thread during a refit.")
 
     def _take_part(
         self,
@@ -221,8 +249,6 @@ class RefitEnd:
         timeout_s: float | None,
     ) -> RefitReport:
         """Meets the others, and refits once everybody is there."""
-        if self._has_left:
-            raise LayoutError(f"this {self._role} is closed; make a new one.")
         limit = self.timeout_s if timeout_s is None else timeout_s
         start = time.perf_counter()
         own = _Beginning(verify, self._session is None, self._problem_of(buffers), limit)
@@ -253,7 +279,7 @@ class RefitEnd:
                     timeout_s=max(0.0, deadline - time.monotonic()),
                     phases=phases,
                 )
-                _logger.info("%s: %s", self._role, self._report)
+                _logger.info("%s: %s", self._who, self._report)
                 return self._report
         except BaseException as error:
             self._give_up(exchange, error)
@@ -322,7 +348,7 @@ class RefitEnd:
             timeout_s=max(0.0, deadline - time.monotonic()),
         )
         self._session_epoch = go.epoch
-        _logger.info("%s: epoch %d, %r", self._role, go.epoch, self._session.plan)
+        _logger.info("%s: epoch %d, %r", self._who, go.epoch, self._session.plan)
         return self._session
 
     def _drop_session(self) -> None:

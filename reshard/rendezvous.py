@@ -14,39 +14,32 @@ Who waits for whom, and which error reaches whom, is decided by the store (`resh
 
 from __future__ import annotations
 
-import collections
-import importlib.metadata
 import logging
-import operator
-import os
-import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
-from typing import Final, Self, SupportsIndex
+from typing import Final, Self
 
-from reshard.addresses import heartbeat_ms
+from reshard.addresses import heartbeat_ms, parse_address, require_token
 from reshard.control_messages import (
-    MAX_NAME_LENGTH,
-    MAX_RANKS_PER_PROCESS,
     MAX_SEEN_EPOCH,
     Begin,
     Bye,
     Hello,
     Member,
     Refuse,
-    Role,
     Started,
     Welcome,
     Withdraw,
 )
 from reshard.epoch_exchange import GRACE_S, EpochExchange, Go, check_timeout, expect
-from reshard.error_report import encodable, report_error
-from reshard.errors import LayoutError, RendezvousError, TransportError
+from reshard.error_report import report_error
+from reshard.errors import RendezvousError, TransportError
+from reshard.local_member import number_in
 from reshard.store import StoreClient, StoreGoneError
 from reshard.store_server import DEFAULT_MAX_MESSAGE_BYTES
 
-__all__ = ["EpochExchange", "Go", "Member", "Rendezvous", "local_member"]
+__all__ = ["EpochExchange", "Go", "Member", "Rendezvous"]
 
 _logger = logging.getLogger("reshard.control")
 
@@ -69,6 +62,7 @@ class Rendezvous:
 
     Raises:
         LayoutError: a number is out of range.
+        RendezvousError: the address is malformed, or lacks a token.
     """
 
     def __init__(
@@ -85,15 +79,19 @@ class Rendezvous:
     ) -> None:
         where = f"{member.role} {member.group!r}"
         heartbeat_ms(heartbeat_interval_s, heartbeat_timeout_s)
+        require_token(parse_address(address), token)
         self._address = address
         self._member = member
         self._token = token
-        self._min_destinations = _number(where, "min_destinations", min_destinations, 1)
-        self._last_epoch = _number(where, "last_epoch", last_epoch, 0, MAX_SEEN_EPOCH + 1)
-        self._max_message_bytes = _number(where, "max_message_bytes", max_message_bytes, 1, 1 << 62)
+        self._min_destinations = number_in(where, "min_destinations", min_destinations, 1)
+        self._last_epoch = number_in(where, "last_epoch", last_epoch, 0, MAX_SEEN_EPOCH + 1)
+        self._max_message_bytes = number_in(
+            where, "max_message_bytes", max_message_bytes, 1, 1 << 62
+        )
         self._heartbeat_interval_s = heartbeat_interval_s
         self._heartbeat_timeout_s = heartbeat_timeout_s
         self._client: StoreClient | None = None
+        self._connecting: StoreClient | None = None  # one that has not been welcomed yet
         self._known_epoch = 0
         self._known_members: tuple[Member, ...] = ()
         self._begun: int | None = None
@@ -127,8 +125,7 @@ class Rendezvous:
                 process does not fit the others (same index, other number of processes, ...).
         """
         check_timeout(timeout_s)
-        if self._is_closed:
-            raise RendezvousError(f"the rendezvous at {self._address} is closed; open a new one.")
+        self._check_open()
         deadline = time.monotonic() + timeout_s
         while self._client is None or self._client.is_lost:
             self._disconnect()
@@ -211,6 +208,13 @@ class Rendezvous:
             raise RendezvousError(f"not connected to the store at {self._address}.")
         return EpochExchange(self._client, go)
 
+    def interrupt(self) -> None:
+        """Makes the wait of another thread raise soon; any thread. Only `close` is left then."""
+        self._is_closed = True
+        client = self._connecting or self._client
+        if client is not None:
+            client.interrupt()
+
     def close(self) -> None:
         """Leaves the store, which makes the whole program leave, and frees everything; idempotent.
 
@@ -253,6 +257,10 @@ class Rendezvous:
             raise RendezvousError(f"not connected to the store at {self._address}.")
         return self._client
 
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise RendezvousError(f"the rendezvous at {self._address} is closed; open a new one.")
+
     def _say_hello(self, timeout_s: float, while_waiting: Callable[[], None] | None) -> None:
         client = StoreClient(
             self._address,
@@ -261,7 +269,9 @@ class Rendezvous:
             heartbeat_interval_s=self._heartbeat_interval_s,
             heartbeat_timeout_s=self._heartbeat_timeout_s,
         )
+        self._connecting = client
         try:
+            self._check_open()
             hello = Hello(
                 request=client.new_request(),
                 member=self._member,
@@ -271,10 +281,11 @@ class Rendezvous:
             reply, _ = client.call(hello, timeout_s=timeout_s, while_waiting=while_waiting)
             welcome = expect(reply, Welcome)
         except BaseException:
+            self._connecting = None
             client.close()
             raise
         client.max_message_bytes = min(client.max_message_bytes, welcome.max_message_bytes)
-        self._client = client
+        self._client, self._connecting = client, None
         _logger.info("%s joined the store at %s", self._member.describe(), self._address)
 
     def _note(self, started: Started, payloads: tuple[bytes, ...]) -> Go:
@@ -302,91 +313,3 @@ class Rendezvous:
         if self._client is not None:
             self._client.close()
             self._client = None
-
-
-def local_member(
-    role: Role,
-    group: str,
-    *,
-    ranks: Sequence[int],
-    num_ranks: int,
-    process: int = 0,
-    num_processes: int = 1,
-) -> Member:
-    """Returns who this process is.
-
-    Args:
-        role: "source" or "destination".
-        group: name of the program; unique among the programs that meet.
-        ranks: ranks of the program that this process drives.
-        num_ranks: ranks of the program.
-        process: index of this process in its program.
-        num_processes: processes of the program.
-
-    Raises:
-        LayoutError: a name or a number is out of range.
-    """
-    _check_names(role, group)
-    where = f"{role} {group!r}"
-    num_processes = _number(where, "num_processes", num_processes, 1)
-    num_ranks = _number(where, "num_ranks", num_ranks, 1)
-    return Member(
-        role=role,
-        group=group,
-        process=_number(where, "process", process, 0, num_processes),
-        num_processes=num_processes,
-        ranks=_checked_ranks(where, ranks, num_ranks),
-        num_ranks=num_ranks,
-        host=socket.gethostname()[:MAX_NAME_LENGTH] or "unknown",
-        pid=os.getpid(),
-        library_version=_library_version(),
-    )
-
-
-def _check_names(role: object, group: object) -> None:
-    if role not in ("source", "destination"):
-        raise LayoutError(f'role={role!r} is not "source" or "destination".')
-    if not isinstance(group, str) or not 1 <= len(group) <= MAX_NAME_LENGTH:
-        length = f" of {len(group)} characters" if isinstance(group, str) else ""
-        raise LayoutError(
-            f"{role}: group={repr(group)[:80]}{length} is not a name of 1 to {MAX_NAME_LENGTH} "
-            "characters. Name the program, the same in all of its processes."
-        )
-    if encodable(group) != group:
-        raise LayoutError(
-            f"{role}: group={group!r} has characters that UTF-8 cannot encode. Leave them out."
-        )
-
-
-def _checked_ranks(where: str, ranks: Sequence[int], num_ranks: int) -> tuple[int, ...]:
-    """Returns ranks as plain numbers, if a program of so many ranks can have them."""
-    numbers = tuple(_number(where, "ranks", rank, 0, num_ranks) for rank in ranks)
-    if not 1 <= len(numbers) <= MAX_RANKS_PER_PROCESS:
-        raise LayoutError(
-            f"{where}: ranks has {len(numbers)} numbers, and a process drives 1 to "
-            f"{MAX_RANKS_PER_PROCESS} ranks. Give the ranks whose arrays it has."
-        )
-    if len(set(numbers)) < len(numbers):
-        rank, count = collections.Counter(numbers).most_common(1)[0]
-        raise LayoutError(f"{where}: ranks has {rank} {count} times. Give each rank once.")
-    return numbers
-
-
-def _number(where: str, name: str, value: SupportsIndex, first: int, end: int = 1 << 31) -> int:
-    """Returns a value as a plain number, which is all that can be sent, if it is from first on."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = first - 1
-    if not first <= number < end:
-        raise LayoutError(
-            f"{where}: {name}={value!r} is not a whole number from {first} to {end - 1}."
-        )
-    return number
-
-
-def _library_version() -> str:
-    try:
-        return importlib.metadata.version("reshard")
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"

@@ -56,8 +56,9 @@ def chunk_bytes_for(num_rings: int, staging_bytes: int) -> int:
     chunk = min(_MAX_CHUNK_BYTES, staging_bytes // slots // _PAGE_BYTES * _PAGE_BYTES)
     if chunk < _PAGE_BYTES:
         raise PlanError(
-            f"staging_bytes={staging_bytes} is too small for {num_rings} rings of {SLOTS_PER_RING} "
-            f"slots and one slot for copies inside: give at least {slots * _PAGE_BYTES}."
+            f"staging_bytes={staging_bytes}, the smallest that any process gave, is too small for "
+            f"{num_rings} rings of {SLOTS_PER_RING} slots and one slot for copies inside: give at "
+            f"least {slots * _PAGE_BYTES}."
         )
     return chunk
 

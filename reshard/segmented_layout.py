@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from reshard.box import Box
+from reshard.box import Box, whole_numbers
 from reshard.errors import LayoutError
 from reshard.layout import AnyLayout, LocalBox
 
@@ -26,7 +25,8 @@ class SegmentedLayout:
         layouts: layout of each segment, over the same ranks in the same order.
 
     Raises:
-        LayoutError: if counts differ or the layouts are over different ranks.
+        LayoutError: if a number is negative or not whole, counts differ, or the layouts are over
+            different ranks.
 
     Example:
         >>> from reshard.layout import Layout
@@ -46,14 +46,19 @@ class SegmentedLayout:
 
     def __init__(self, dim: int, lengths: Iterable[int], layouts: Iterable[AnyLayout]) -> None:
         try:
-            object.__setattr__(self, "dim", operator.index(dim))
-            object.__setattr__(self, "lengths", tuple(map(operator.index, lengths)))
+            object.__setattr__(self, "dim", whole_numbers((dim,))[0])
+            object.__setattr__(self, "lengths", whole_numbers(lengths))
             object.__setattr__(self, "layouts", tuple(layouts))
         except TypeError:
             raise LayoutError(
                 f"SegmentedLayout({dim!r}, {lengths!r}, {layouts!r}): give a dim, the length of "
                 "each segment along it, and as many layouts."
             ) from None
+        if min(self.dim, *self.lengths, 0) < 0:
+            raise LayoutError(
+                f"segments of lengths {self.lengths} along dim {self.dim}: negative number. Count "
+                "dims from 0, and give the length of each segment in stored elements."
+            )
         if len(self.lengths) != len(self.layouts) or not self.layouts:
             raise LayoutError(
                 f"{len(self.lengths)} segment lengths and {len(self.layouts)} layouts; "

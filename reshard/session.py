@@ -18,7 +18,7 @@ from reshard.contribution import Contribution, Roster, decode_all, make_epoch_pl
 from reshard.errors import PlanError, TransportError, VerificationError
 from reshard.exchange import Exchange
 from reshard.local_program import LocalProgram
-from reshard.machine import check_one_machine
+from reshard.machine import check_one_machine, num_copy_threads
 from reshard.outcome import Outcome, make_report
 from reshard.report import RefitReport
 from reshard.schedule import SLOTS_PER_RING, chunk_bytes_for
@@ -71,6 +71,8 @@ class Session:
             Contribution,
         )
         self._copy_rate = max(each.copy_rate for each in everybody)
+        machines = [each.machine for each in everybody]
+        self._num_threads = num_copy_threads(machines, exchange.process, len(self._ranks))
         self.plan = make_epoch_plan(roster, everybody)
         self._local = LocalProgram(self.plan, self._ranks, rank_offset, src_buffers, dst_buffers)
         self._bytes_held = sum(self.plan.stored_bytes(rank) for rank in self._ranks)
@@ -211,7 +213,12 @@ class Session:
             # Whoever waits for bytes knows from whom, so the move ends before the exchange does.
             # The deadline may be over already, but a run takes no limit of 0.
             limit = max(timeout_s - min(_CAUSE_S / 2, timeout_s / 10), _SHORTEST_RUN_S)
-            stats = self._local.run(self._communicator, run_id=run_id, timeout_s=limit)
+            stats = self._local.run(
+                self._communicator,
+                run_id=run_id,
+                timeout_s=limit,
+                num_threads=self._num_threads,
+            )
         except TransportError as error:
             self._raise_cause(exchange, self._explained(error))
         moved = time.perf_counter()
@@ -304,8 +311,9 @@ class Session:
             listed = "\n  ".join(verdict.problems[:20])
             raise VerificationError(
                 f"{len(verdict.problems)} of {len(self.plan.pairs)} tensors differ after the refit:"
-                f"\n  {listed}\nThe destination is torn; the next full refit heals it. Replicas "
-                "of the source that differ have to be made equal first."
+                f"\n  {listed}\nThe destination is torn; the next refit that succeeds heals it. "
+                "Replicas of the source that differ have to be made equal first; if they are parts "
+                "of one tensor, declare its layout: (tensor, layout, global shape)."
             )
         return verdict.fingerprints
 

@@ -16,7 +16,7 @@ from reshard.tensor_spec import TensorSpec
 
 __all__ = ["Source"]
 
-_MAX_VERSION = 1 << 62  # what every message of the control plane can hold as a signed number
+_MAX_VERSION = (1 << 62) - 1  # what every message of the control plane can hold
 
 
 class Source(RefitEnd):
@@ -70,8 +70,8 @@ class Source(RefitEnd):
 
         Args:
             buffers: local arrays per (rank, stored name).
-            version: a whole number from 0 to 2**62, larger than that of the last finished publish;
-                NumPy, torch and JAX integers are taken too.
+            version: a whole number from 0 to 2**62 - 1, larger than that of the last finished
+                publish; NumPy, torch and JAX integers are taken too.
             verify: compare fingerprints of all tensors afterwards.
             timeout_s: how long to wait for the others. Once all are there, the longest limit that
                 any of them gave holds for everybody. None means that of the constructor.
@@ -85,16 +85,21 @@ class Source(RefitEnd):
 
         Collective: every process of the source, and `refit` on every process of every destination.
         """
-        with self.telling_others():
-            number = _read_version(version)
-            if number <= self._version:
-                raise LayoutError(
-                    f"version {number} was published before (last was {self._version}). "
-                    f"Versions have to grow: give {self._version + 1} or more."
-                )
-        report = self._take_part(buffers, version=number, verify=verify, timeout_s=timeout_s)
-        self._version = number
-        return report
+        with self.calling():
+            with self.telling_others():
+                number = self._next_version(version)
+            report = self._take_part(buffers, version=number, verify=verify, timeout_s=timeout_s)
+            self._version = number
+            return report
+
+    def _next_version(self, given: SupportsIndex) -> int:
+        number = _read_version(given)
+        if number <= self._version:
+            raise LayoutError(
+                f"version {number} was published before (last was {self._version}). "
+                f"Versions have to grow: give {self._version + 1} or more."
+            )
+        return number
 
     def close(self) -> None:
         """Leaves, closes the store, and frees everything; closing twice is fine."""
@@ -116,7 +121,7 @@ def _read_version(given: object) -> int:
         number = -1
     if not 0 <= number <= _MAX_VERSION:
         raise LayoutError(
-            f"version={given!r} is not a version. Give a whole number from 0 to 2**62, such as the "
-            "number of the training step."
+            f"version={given!r} is not a version. Give a whole number from 0 to 2**62 - 1, such as "
+            "the number of the training step."
         )
     return number

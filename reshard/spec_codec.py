@@ -26,7 +26,39 @@ __all__ = ["decode_specs", "encode_specs"]
 
 
 def encode_specs(specs: Sequence[TensorSpec]) -> bytes:
-    """Returns the bytes of a list of specs."""
+    """Returns the bytes of a list of specs.
+
+    Raises:
+        LayoutError: naming the first spec that holds something which has no bytes.
+    """
+    try:
+        return msgspec.msgpack.encode(_plain_specs(specs))
+    except _UNSENDABLE as error:
+        raise _refusal(specs, error) from error
+
+
+_UNSENDABLE = (ArithmeticError, AttributeError, RecursionError, TypeError, ValueError)
+"""What plain values and msgspec raise for values that they do not know."""
+
+
+def _refusal(specs: Sequence[TensorSpec], reason: Exception) -> LayoutError:
+    """Returns the error that names the first spec that cannot be sent."""
+    name = "specs"
+    for spec in specs:
+        try:
+            msgspec.msgpack.encode(_plain_specs([spec]))
+        except _UNSENDABLE as error:
+            name, reason = str(getattr(spec, "name", repr(spec))), error
+            break
+    if isinstance(reason, LayoutError):
+        return LayoutError(f"{name}: {reason}")
+    return LayoutError(
+        f"{name!r}: its spec cannot be sent to other processes ({reason}). Make it of reshard's "
+        "layouts and forms, of whole numbers below 2**63 and of texts."
+    )
+
+
+def _plain_specs(specs: Sequence[TensorSpec]) -> tuple[list[Any], list[Any]]:
     layouts: dict[AnyLayout, int] = {}
     numbers: dict[int, int] = {}
     rows = []
@@ -37,7 +69,7 @@ def encode_specs(specs: Sequence[TensorSpec]) -> bytes:
             numbers[id(spec.layout)] = number
         parts = [_plain_part(part) for part in spec.parts]
         rows.append((spec.name, spec.shape, int(spec.dtype), number, parts, spec.padding))
-    return msgspec.msgpack.encode(([_plain_layout(layout) for layout in layouts], rows))
+    return [_plain_layout(layout) for layout in layouts], rows
 
 
 def decode_specs(data: bytes) -> list[TensorSpec]:

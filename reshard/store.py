@@ -30,6 +30,7 @@ from reshard.control_messages import (
 )
 from reshard.error_report import rebuild_error
 from reshard.errors import RendezvousError, TransferTimeout
+from reshard.forked import connected_to
 from reshard.store_server import (
     DEFAULT_MAX_MESSAGE_BYTES,
     has_message,
@@ -103,6 +104,7 @@ class StoreClient:
         self._has_met_store = False
         self._num_cut_handshakes = 0
         self._failure: RendezvousError | None = None
+        self._is_interrupted = False
         numeric = self._address.resolve()
         # libzmq's threads do not exist in a forked child, where its calls never return.
         self._pid = os.getpid()
@@ -124,6 +126,8 @@ class StoreClient:
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(self._events, zmq.POLLIN)
         self._socket.connect(str(numeric))
+        self._store = numeric.host, numeric.port
+        connected_to(*self._store, 1)
 
     def __enter__(self) -> Self:
         return self
@@ -189,7 +193,8 @@ class StoreClient:
         Raises:
             ReshardError: the store answered with an error of this class.
             StoreGoneError: the connection ended.
-            RendezvousError: the token was refused, or the payload is too large.
+            RendezvousError: the token was refused, the payload is too large, or another thread
+                interrupted this.
             TransferTimeout: nothing came in time.
         """
         self._send(request, payload)
@@ -204,10 +209,16 @@ class StoreClient:
                 if answer is not None:
                     return answer
             self._raise_failure()
+            if self._is_interrupted:
+                raise RendezvousError("closed by another thread while this call waited.")
             if remaining_s <= 0:
                 raise self._timeout(timeout_s)
             if while_waiting is not None:
                 while_waiting()
+
+    def interrupt(self) -> None:
+        """Makes the call of another thread raise within 0.2 s, and all later ones; any thread."""
+        self._is_interrupted = True
 
     def close(self) -> None:
         """Frees everything; notices on their way get half a second; idempotent.
@@ -216,6 +227,7 @@ class StoreClient:
         """
         if not self._is_usable:
             return
+        connected_to(*self._store, -1)
         self._socket.disable_monitor()
         self._events.close(linger=0)
         has_reader = self._has_met_store and self._failure is None

@@ -26,6 +26,7 @@ from typing import Final, Self
 import zmq
 
 from reshard.addresses import Address, heartbeat_ms, parse_address, require_token
+from reshard.connections import Connections
 from reshard.control_messages import (
     Failed,
     Hello,
@@ -38,6 +39,7 @@ from reshard.control_messages import (
 )
 from reshard.error_report import report_error
 from reshard.errors import RendezvousError
+from reshard.forked import bound_here
 from reshard.membership import Membership
 from reshard.token_keys import ZAP_ENDPOINT, TokenKeys, answer_zap
 
@@ -59,7 +61,7 @@ _JOIN_S: Final = 10.0
 _MAX_POLL_S: Final = 3600.0  # poll counts milliseconds in 32 bits; a longer wait is several polls
 _REQUESTS_IN_FLIGHT: Final = 16  # per connection; a process has one request and a few notices
 _EVENT: Final = struct.Struct("=HI")
-# No detail is what a client leaves that notices first that the tokens do not agree.
+# "No detail" comes where the client notices first that tokens do not agree.
 _REFUSED: Final = (
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
@@ -182,8 +184,7 @@ class _StoreLoop:
         self.handshakes_refused = 0
         self._keys = keys
         self._membership = membership
-        self._generations: dict[int, int] = {}
-        self._connections: dict[tuple[int, int], bytes] = {}
+        self._connections = Connections()
         self._context = zmq.Context()
         try:
             self._router = self._open_router(max_message_bytes, heartbeat)
@@ -194,6 +195,7 @@ class _StoreLoop:
         except BaseException:
             self._context.destroy(linger=0)
             raise
+        bound_here(self.address.port, 1)
 
     def _open_router(self, max_message_bytes: int, heartbeat: tuple[int, int]) -> zmq.Socket[bytes]:
         router = self._context.socket(zmq.ROUTER)
@@ -238,7 +240,7 @@ class _StoreLoop:
             self._serve()
             self._end(f"the store at {self.address} was closed.")
         except BaseException as error:
-            # A mistake of ours. The thread still raises it, so that its traceback is not lost.
+            # A mistake of ours, raised as well, so that its traceback is not lost.
             reason = f"the store at {self.address} failed: {type(error).__name__}: {error}"
             _logger.error("%s", reason)
             self._end(reason)
@@ -252,6 +254,7 @@ class _StoreLoop:
             self._router.close(linger=_LINGER_MS)
             self._wake_receiver.close()
             self._context.term()
+            bound_here(self.address.port, -1)
 
     def _serve(self) -> None:
         poller = zmq.Poller()
@@ -313,13 +316,15 @@ class _StoreLoop:
             return
         if isinstance(request, Hello):
             lost += self._read_events()
-            self._connections[self._key_of(sender.get(zmq.SRCFD))] = connection
+            lost += self._connections.hello(sender.get(zmq.SRCFD), connection)
         payload = frames[1] if len(frames) > 1 else b""
         self._membership.receive(connection, request, payload, time.monotonic())
 
     def _refuse(self, text: str) -> None:
         self.messages_refused += 1
-        _logger.warning("store %s refused a message: %s", self.address, text)
+        count = self.messages_refused
+        if count < 10 or set(str(count)[1:]) == {"0"}:  # 10, 20, ... 100, 200, ...: no flood
+            _logger.warning("store %s refused message %d: %s", self.address, count, text)
 
     def _send_outbox(self) -> None:
         for connection, reply, frames in self._membership.take_outbox():
@@ -331,26 +336,18 @@ class _StoreLoop:
         self._router.send_multipart((connection, encode(reply), *frames), zmq.NOBLOCK)
 
     def _read_events(self) -> list[bytes]:
-        """Returns the connections that have ended.
-
-        A process is known by its routing id, a closed TCP connection by its file descriptor. All
-        events come from one I/O thread, and a descriptor is accepted again before its new owner
-        can say hello, so descriptor and number of its acceptance together name one connection.
-        """
+        """Returns the processes whose connections have ended."""
         lost: list[bytes] = []
         while has_message(self._events):
             kind, value = _EVENT.unpack(self._events.recv_multipart()[0])
             if kind == zmq.EVENT_ACCEPTED:
-                self._generations[value] = self._generations.get(value, 0) + 1
+                self._connections.accept(value)
             elif kind == zmq.EVENT_DISCONNECTED:
-                connection = self._connections.pop(self._key_of(value), None)
+                connection = self._connections.end(value)
                 lost += [] if connection is None else [connection]
             else:
                 self._count_refused_handshake()
         return lost
-
-    def _key_of(self, descriptor: int) -> tuple[int, int]:
-        return descriptor, self._generations.get(descriptor, 0)
 
     def _count_refused_handshake(self) -> None:
         self.handshakes_refused += 1

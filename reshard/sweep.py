@@ -67,6 +67,8 @@ class SweepPlan:
             sources = box_holders(geometry.src, ndim)
             wanted = box_holders(geometry.dst, ndim)
             self._atoms = _make_atoms(sources, wanted)
+        # Rotations that differ by this choose the same holders of every box.
+        self._period = math.lcm(*{len(atom.holders) for atom in self._atoms})
         self._src_ranks = geometry.src.layout.ranks
         self._dst_ranks = geometry.dst.layout.ranks
         self._is_disjoint = geometry.is_disjoint
@@ -81,6 +83,7 @@ class SweepPlan:
         return self._all_legs(rotation)[1].get(position, ())
 
     def _all_legs(self, rotation: int) -> tuple[dict[int, Legs], dict[int, Legs]]:
+        rotation %= self._period
         found = self._legs.get(rotation)
         if found is None:
             sends: dict[int, list[Leg]] = defaultdict(list)

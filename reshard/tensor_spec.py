@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from reshard.box import Box
+from reshard.box import Box, whole_numbers
 from reshard.dtypes import DType, DTypeLike
 from reshard.errors import LayoutError
 from reshard.form import Form, ResolvedForm
@@ -29,7 +28,7 @@ class Part:
         aliases: further canonical names of the same elements (tied weights).
 
     Raises:
-        LayoutError: if `form` is no Form or `aliases` is one string.
+        LayoutError: if a name is no text, `form` is no Form or `aliases` is one string.
     """
 
     name: str
@@ -37,10 +36,11 @@ class Part:
     aliases: tuple[str, ...]
 
     def __init__(self, name: str, form: Form | None = None, aliases: Iterable[str] = ()) -> None:
+        aliases = tuple(aliases) if _is_list(aliases) else aliases
         _check_part(name, form, aliases)
-        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "name", str.__str__(name))
         object.__setattr__(self, "form", form)
-        object.__setattr__(self, "aliases", tuple(aliases))
+        object.__setattr__(self, "aliases", tuple(map(str.__str__, aliases)))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -53,12 +53,18 @@ class Part:
         return form.resolve(shape)
 
 
+def _is_list(given: object) -> bool:
+    return isinstance(given, Iterable) and not isinstance(given, str)
+
+
 def _check_part(name: object, form: object, aliases: object) -> None:
     is_form = form is None or isinstance(form, Form)
-    if not (isinstance(name, str) and is_form) or isinstance(aliases, str):
+    are_names = isinstance(aliases, tuple) and all(isinstance(alias, str) for alias in aliases)
+    if not (isinstance(name, str) and is_form and are_names):
         raise LayoutError(
             f"Part({name!r}, {form!r}, aliases={aliases!r}): give a name, a reshard.Form or None, "
-            'and a tuple of names, as in Part("w", Form("in out -> out in"), aliases=("v",)).'
+            'and a tuple of names, as in Part("w", Form("in out -> out in"), aliases=("v",)). '
+            "Names are texts."
         )
 
 
@@ -111,8 +117,8 @@ class TensorSpec:
             set to zero by every refit (`zero`).
 
     Raises:
-        LayoutError: if layout, parts and shape do not fit each other. UnsupportedError: for the
-            dtype.
+        LayoutError: if the name is no text, or layout, parts and shape do not fit each other.
+            UnsupportedError: for the dtype.
     """
 
     name: str
@@ -131,7 +137,7 @@ class TensorSpec:
         parts: PartsLike = (),
         padding: Padding = "refuse",
     ) -> None:
-        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "name", _read_name(name))
         object.__setattr__(self, "shape", _read_shape(name, shape))
         object.__setattr__(self, "dtype", DType.of(dtype))
         object.__setattr__(self, "layout", layout)
@@ -153,6 +159,7 @@ class TensorSpec:
             raise LayoutError(
                 f"{self.name}: padding {self.padding!r} is unknown; use one of {get_args(Padding)}."
             )
+        object.__setattr__(self, "padding", str(self.padding))
         try:
             self.layout.check(self.shape)
             uncovered = self.uncovered()
@@ -197,9 +204,18 @@ class TensorSpec:
         return f"{self.name} {self.dtype}{list(self.shape)} {self.layout}"
 
 
+def _read_name(given: object) -> str:
+    if not isinstance(given, str):
+        raise LayoutError(
+            f"tensor name {given!r} is of type {type(given).__name__}. Names are texts, such as "
+            '"model.norm.weight"; a mapping of tensors has them as its keys.'
+        )
+    return str.__str__(given)
+
+
 def _read_shape(name: str, given: Iterable[int]) -> tuple[int, ...]:
     try:
-        return tuple(map(operator.index, given))
+        return whole_numbers(given)
     except TypeError:
         raise LayoutError(
             f"{name}: its shape is {given!r}. Give the number of elements along each dim, such as "

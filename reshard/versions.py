@@ -8,9 +8,17 @@ import sys
 
 from reshard.errors import NativeLibraryError
 
-__all__ = ["show_versions"]
+__all__ = ["library_version", "show_versions"]
 
 _PACKAGES = ("reshard", "cffi", "msgspec", "pyzmq", "numpy", "ml_dtypes", "torch", "jax", "jaxlib")
+
+
+def library_version() -> str:
+    """Returns the installed version of this library, or "not installed"."""
+    try:
+        return importlib.metadata.version("reshard")
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def show_versions() -> None:

@@ -70,6 +70,7 @@ class Description:
         self.ranks = Ranks.of_leaves(tree.values) if ranks is None else ranks
         self._layouts = LayoutTable(self.ranks)
         self._check_seen_by_all()
+        check_names("forms", forms, tree.names)
         check_names("padding", padding, tree.names)
         self.specs = tuple(self._spec(leaf, forms, padding) for leaf in self.leaves)
 

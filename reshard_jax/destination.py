@@ -58,6 +58,8 @@ class Destination:
 
     Raises:
         LayoutError, UnsupportedError: naming the leaf that cannot be received, and why.
+        RendezvousError: the address is malformed, or lacks a token. Whether somebody is there shows
+            in the first refit.
 
     Collective: every process of the JAX job, also those that have none of the weights.
 
@@ -147,16 +149,17 @@ class Destination:
 
         Collective: every process of the JAX job, outside jit.
         """
-        with self._end.telling_others():
-            received = ReceiveBuffers(self._description, self._initial)
-        try:
-            report = self._end.refit(received.buffers, timeout_s=timeout_s)
-            params = self._tree.with_values(received.to_arrays())
-        finally:
-            # The end may remember the mapping, and must not hold memory between refits.
-            received.buffers.clear()
-        self.report, self.version = report, report.version
-        return params
+        with self._end.calling():
+            with self._end.telling_others():
+                received = ReceiveBuffers(self._description, self._initial)
+            try:
+                report = self._end.refit(received.buffers, timeout_s=timeout_s)
+                params = self._tree.with_values(received.to_arrays())
+            finally:
+                # The end may remember the mapping, and must not hold memory between refits.
+                received.buffers.clear()
+            self.report, self.version = report, report.version
+            return params
 
     def _describe(
         self, tree: NamedTree, forms: Forms | None, padding: Paddings, ranks: Ranks

@@ -10,7 +10,16 @@ from typing import Any, Self, SupportsIndex
 import jax
 
 import reshard
-from reshard import DEFAULT_STAGING_BYTES, Casts, Forms, LayoutError, Paddings, RefitReport
+from reshard import (
+    DEFAULT_STAGING_BYTES,
+    Buffer,
+    BufferKey,
+    Casts,
+    Forms,
+    LayoutError,
+    Paddings,
+    RefitReport,
+)
 from reshard_jax.buffers import source_buffers
 from reshard_jax.compat import is_array
 from reshard_jax.description import Description
@@ -45,11 +54,13 @@ class Source:
         casts: (source dtype, destination dtype) conversions that are wanted.
         allow_unmatched: shell-style patterns of canonical names that no destination has to take.
         staging_bytes: memory of this process for chunks under way.
-        min_destinations: how many destination programs a publish waits for.
+        min_destinations: how many destination programs a publish needs at least. Those that took
+            part before are waited for too, until they close, die or miss one.
         timeout_s: limit of every wait unless a call gives its own.
 
     Raises:
         LayoutError, UnsupportedError: naming the leaf that cannot be moved, and why.
+        RendezvousError: the address cannot be used.
 
     Collective: every process of the JAX job, also those that have none of the weights.
 
@@ -150,18 +161,23 @@ class Source:
 
         Collective: every process of the JAX job, with the same tree, outside jit.
         """
-        with self._end.telling_others():
-            tree = NamedTree(params, self._leaves)
-            for name, value in zip(tree.names, tree.values, strict=True):
-                if not is_array(value):
-                    raise LayoutError(f"{name}: only described, not there. Publish arrays.")
-            self._follow(tree)
-            buffers = source_buffers(self._description, tree.values)
-        try:
-            return self._end.publish(buffers, version=version, verify=verify, timeout_s=timeout_s)
-        finally:
-            # The end may remember the mapping, and must not hold memory between publishes.
-            buffers.clear()
+        with self._end.calling():
+            with self._end.telling_others():
+                buffers = self._buffers_of(NamedTree(params, self._leaves))
+            try:
+                return self._end.publish(
+                    buffers, version=version, verify=verify, timeout_s=timeout_s
+                )
+            finally:
+                # The end may remember the mapping, and must not hold memory between publishes.
+                buffers.clear()
+
+    def _buffers_of(self, tree: NamedTree) -> dict[BufferKey, Buffer]:
+        for name, value in zip(tree.names, tree.values, strict=True):
+            if not is_array(value):
+                raise LayoutError(f"{name}: only described, not there. Publish arrays.")
+        self._follow(tree)
+        return source_buffers(self._description, tree.values)
 
     def _follow(self, tree: NamedTree) -> None:
         """Describes the weights anew if any of them changed since they were described."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.tree_util import GetAttrKey
 
 from reshard import LayoutError
@@ -23,6 +24,7 @@ Leaves = Callable[[str, object], bool]
 """Says of a leaf, by dotted path and value, whether it is a weight."""
 
 _MAX_LISTED = 10
+_IS_NO_WEIGHT = ", which is no weight"
 
 
 class NamedTree:
@@ -109,8 +111,10 @@ def _why_no_weight(value: object) -> str | None:
     if is_tracer(value):
         return "a traced value; call this outside jit"
     if isinstance(value, jax.ShapeDtypeStruct) or is_array(value):
-        return "a PRNG key" if is_prng_key(value.dtype) else None
-    return f"a {type(value).__module__}.{type(value).__qualname__}, no jax.Array"
+        return f"a PRNG key{_IS_NO_WEIGHT}" if is_prng_key(value.dtype) else None
+    if isinstance(value, np.ndarray | np.generic):
+        return "a NumPy array; make it a jax.Array with jax.device_put"
+    return f"a {type(value).__module__}.{type(value).__qualname__}, no jax.Array{_IS_NO_WEIGHT}"
 
 
 def _repeated(names: list[str]) -> list[str]:
@@ -121,7 +125,10 @@ def _report(problems: list[str]) -> str:
     listed = "\n  ".join(problems[:_MAX_LISTED])
     more = len(problems) - _MAX_LISTED
     rest = f"\n  ... and {more} more" if more > 0 else ""
-    return (
-        f"the tree of weights has {len(problems)} leaves that cannot be moved:\n  {listed}{rest}\n"
-        "Say which leaves are weights, e.g. leaves=lambda name, leaf: not name.startswith('rngs.')."
-    )
+    text = f"the tree of weights has {len(problems)} leaves that cannot be moved:\n  {listed}{rest}"
+    if any(problem.endswith(_IS_NO_WEIGHT) for problem in problems):
+        text += (
+            "\nSay which leaves are weights, e.g. "
+            "leaves=lambda name, leaf: not name.startswith('rngs.')."
+        )
+    return text

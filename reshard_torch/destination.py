@@ -41,7 +41,8 @@ class Destination:
 
     Raises:
         LayoutError, UnsupportedError: naming the tensor that cannot be described.
-        RendezvousError: nobody is at the address.
+        RendezvousError: the address is malformed, or lacks a token. Whether somebody is there shows
+            in the first refit.
 
     Collective: every rank of the process group.
 
@@ -108,7 +109,7 @@ class Destination:
         report = self._end.report
         return {} if report is None else dict(report.fingerprints)
 
-    def refit(self, timeout_s: float | None = None) -> int:
+    def refit(self, *, timeout_s: float | None = None) -> int:
         """Waits for the source to publish, writes everything in place, and returns the version.
 
         Nothing may read or write the tensors meanwhile. Autograd is told that they changed.
@@ -126,16 +127,17 @@ class Destination:
 
         Collective: every rank of every destination, and `publish` on every rank of the source.
         """
-        with self._end.telling_others():
-            current = self._reader.read(self._tensors)
-            self._end.replace_specs(current.specs)
-            buffers = current.buffers()
-        try:
-            report = self._end.refit(buffers, timeout_s=timeout_s)
-        finally:
-            current.mark_written()
-        current.check_unmoved()
-        return report.version
+        with self._end.calling():
+            with self._end.telling_others():
+                current = self._reader.read(self._tensors)
+                self._end.replace_specs(current.specs)
+                buffers = current.buffers()
+            try:
+                report = self._end.refit(buffers, timeout_s=timeout_s)
+            finally:
+                current.mark_written()
+            current.check_unmoved()
+            return report.version
 
     def describe_plan(self) -> str:
         """Returns the summary of the current plan; there is one after the first refit."""

@@ -17,6 +17,7 @@ from reshard import (
     BufferKey,
     Casts,
     LayoutError,
+    OneCall,
     RefitReport,
     Roster,
     Session,
@@ -111,6 +112,7 @@ class Redistribution:
     ) -> None:
         self._timeout_s = timeout_s
         self._num_runs = 0
+        self._calls = OneCall("this Redistribution")
         self._side = Side.of_group(group)
         self._given = _named(src), _named(dst)
         self._readers = TensorReader(self._side), TensorReader(self._side)
@@ -139,6 +141,10 @@ class Redistribution:
 
         Collective: every rank of the group.
         """
+        with self._calls.calling():
+            return self._run(self._timeout_s if timeout_s is None else timeout_s, verify)
+
+    def _run(self, timeout_s: float, verify: bool) -> RefitReport:
         if self._session is None:
             raise LayoutError("this Redistribution is closed; make a new one.")
         self._num_runs += 1
@@ -156,7 +162,7 @@ class Redistribution:
                     version=self._num_runs,
                     epoch=0,
                     verify=verify,
-                    timeout_s=self._timeout_s if timeout_s is None else timeout_s,
+                    timeout_s=timeout_s,
                     phases={},
                 )
             finally:

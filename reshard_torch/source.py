@@ -35,7 +35,8 @@ class Source:
         casts: (source dtype, destination dtype) conversions that are wanted.
         allow_unmatched: shell-style patterns of canonical names that may stay without a partner.
         staging_bytes: memory of this process for chunks under way.
-        min_destinations: how many destination programs a publish waits for.
+        min_destinations: how many destination programs a publish needs at least. Those that took
+            part before are waited for too, until they close, die or miss one.
         timeout_s: limit of every wait unless a call gives its own.
 
     Raises:
@@ -124,13 +125,14 @@ class Source:
 
         Collective: every rank of the source, and `refit` on every rank of every destination.
         """
-        if tensors is not None:
-            self._tensors = tensors
-        with self._end.telling_others():
-            current = self._reader.read(self._tensors)
-            self._end.replace_specs(current.specs)
-            buffers = current.buffers()
-        return self._end.publish(buffers, version=version, verify=verify, timeout_s=timeout_s)
+        with self._end.calling():
+            if tensors is not None:
+                self._tensors = tensors
+            with self._end.telling_others():
+                current = self._reader.read(self._tensors)
+                self._end.replace_specs(current.specs)
+                buffers = current.buffers()
+            return self._end.publish(buffers, version=version, verify=verify, timeout_s=timeout_s)
 
     def describe_plan(self) -> str:
         """Returns the summary of the current plan; there is one after the first refit."""

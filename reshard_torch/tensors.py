@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 from reshard import (
     AnyLayout,
@@ -190,6 +191,12 @@ class TensorReader:
             return _Entry(given, local, shape, whole)
         if isinstance(given, tuple) and len(given) in (2, 3):
             placed = Placed(*given)
+            if not _is_placed(*given):
+                kinds = ", ".join(type(each).__name__ for each in given)
+                raise LayoutError(
+                    f"{name}: ({kinds}) is not (tensor, layout) or (tensor, layout, global shape), "
+                    "where the layout is a reshard.Layout, BoxLayout or SegmentedLayout."
+                )
             shape = resolve(name, placed, rank)
             return _Entry(placed.tensor, local_tensor(placed.tensor), shape, placed.layout)
         raise LayoutError(
@@ -219,6 +226,11 @@ class TensorReader:
         return tuple(specs)
 
 
+def _is_placed(tensor: object, layout: object, shape: object = None) -> bool:
+    are_lengths = shape is None or isinstance(shape, Sequence)
+    return isinstance(tensor, torch.Tensor) and hasattr(layout, "local_boxes") and are_lengths
+
+
 class _Entry(NamedTuple):
     tensor: torch.Tensor
     local: torch.Tensor
@@ -236,7 +248,10 @@ class _Metadata(NamedTuple):
 
 
 def _named(tensors: Tensors, takes_buffers: bool) -> Iterator[tuple[str, object]]:
+    if isinstance(tensors, DistributedDataParallel):
+        tensors = tensors.module
     if not isinstance(tensors, torch.nn.Module):
+        _check_mapping(tensors)
         yield from tensors.items()
         return
     for gathered in unsharded_parameters(tensors):
@@ -245,6 +260,11 @@ def _named(tensors: Tensors, takes_buffers: bool) -> Iterator[tuple[str, object]
             "not in their sharded layout. Call module.reshard() on it first."
         )
     for name, parameter in tensors.named_parameters(remove_duplicate=False):
+        if name.endswith("_flat_param"):
+            raise UnsupportedError(
+                f"{name}: FullyShardedDataParallel flattens parameters, and does not tell where "
+                "each of them lies. Use torch.distributed.fsdp.fully_shard (FSDP2)."
+            )
         yield _without_wrappers(name), parameter
     if takes_buffers:
         for prefix, module in tensors.named_modules(remove_duplicate=False):
@@ -252,6 +272,17 @@ def _named(tensors: Tensors, takes_buffers: bool) -> Iterator[tuple[str, object]
             for name, buffer in module.named_buffers(prefix, recurse=False, remove_duplicate=False):
                 if name.rpartition(".")[2] not in hidden:
                     yield _without_wrappers(name), buffer
+
+
+def _check_mapping(tensors: object) -> None:
+    if not isinstance(tensors, Mapping):
+        raise LayoutError(
+            f"tensors of type {type(tensors).__name__}: give a module, or a mapping of names to "
+            "tensors, such as dict(module.named_parameters())."
+        )
+    for name in tensors:
+        if not isinstance(name, str):
+            raise LayoutError(f"{name!r} is no name of a tensor: names are texts.")
 
 
 def _without_wrappers(name: str) -> str:

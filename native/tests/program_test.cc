@@ -18,7 +18,7 @@ Program read(const Values& streams, const Values& operations, const Values& exte
                        chunk_bytes});
 }
 
-constexpr std::int64_t kBool = 0, kU8 = 1, kF32 = 11, kC128 = 14;
+constexpr std::int64_t kBool = 0, kU8 = 1, kF16 = 9, kBF16 = 10, kF32 = 11, kC128 = 14;
 constexpr std::int64_t kLow = std::numeric_limits<std::int64_t>::min();
 constexpr std::int64_t kHigh = std::numeric_limits<std::int64_t>::max();
 
@@ -99,6 +99,25 @@ TEST(both_ends_cut_alike) {
       CHECK_EQ(a.segments[i].offset, b.segments[i].offset);
     }
   }
+}
+
+// What a send packs is unpacked as it is: wider elements would be read from beyond the chunk.
+TEST(both_ends_inside_the_process_must_agree) {
+  const auto refused = [](std::int64_t count, std::int64_t memory, std::int64_t wire) {
+    return error_of([&] {
+      read({0, 0, 1, 1, 0, 1},
+           {0, 0, 0, kF32, kBF16, 1, 4, 4,  //
+            1, 1, 0, memory, wire, 1, count, 4},
+           {0, 16, 0, 16});
+    });
+  };
+  CHECK_CONTAINS(refused(3, kF32, kBF16).message(), "4 elements of bfloat16 but receives 3");
+  CHECK_CONTAINS(refused(4, kF32, kF32).message(), "of bfloat16 but receives 4 of float32");
+  // Of the same width: the bytes would fit, the values would not.
+  const Error error = refused(4, kF32, kF16);
+  CHECK_EQ(error.code(), StatusCode::kInvalidArgument);
+  CHECK_CONTAINS(error.message(), "rank 0 -> rank 1 inside the process: operation 0 sends 4");
+  CHECK_CONTAINS(error.message(), "of bfloat16 but receives 4 of float16");
 }
 
 TEST(extreme_values_are_refused_without_overflow) {

@@ -25,7 +25,8 @@ LAYERS = {
     },
     "control": {
         "addresses", "token_keys", "control_messages", "error_report", "group", "registry",
-        "epoch", "membership", "store_server", "store", "epoch_exchange", "rendezvous", "exchange",
+        "epoch", "membership", "connections", "forked", "store_server", "store", "epoch_exchange",
+        "local_member", "one_call", "rendezvous", "exchange",
     },
     "session": {"machine", "floor", "report", "outcome", "contribution", "session"},
     "ends": {"refit_end", "source", "destination", "loopback"},

@@ -92,7 +92,7 @@ DO_NOT_FIT = {
         [dataclasses.replace(W, dtype=DType.INT32)],
         [W],
         {"casts": [("int32", "float32")]},
-        ("w: int32 cannot be cast to float32", "floating-point"),
+        ("w: int32 cannot be cast to float32", "casts exist between float16"),
     ),
     "destination name without a source": (
         fsdp_side(2, layers=1),
@@ -133,7 +133,10 @@ DO_NOT_FIT = {
         [W],
         [dataclasses.replace(W, layout=Layout(Mesh.of(x=2), (Shard(1),)))],
         {"staging_bytes": 30_000},
-        ("staging_bytes=30000 is too small", "give at least 36864"),
+        (
+            "staging_bytes=30000, the smallest that any process gave, is too small",
+            "give at least 36864",
+        ),
     ),
 }
 
@@ -368,9 +371,9 @@ def test_a_process_that_was_never_started_is_named(team, absent):
 
 @pytest.mark.parametrize("wrong", [2, 3])
 def test_a_wrong_token_is_told_to_both_sides(team, wrong):
-    options = {"token": "correct horse"}
+    options = {"token": "correct horse battery"}
     engine = Program(ENGINES, tp_side(2), options=options)
-    engine.per_process[wrong - 2] = {"token": "battery staple"}
+    engine.per_process[wrong - 2] = {"token": "staple battery horse"}
     open_all(team, Program(SOURCES, fsdp_side(2), options=options), [engine])
     answers = assert_untouched_by(team, lambda: attempt(team, 1, timeout_s=3.0))
     refused = answers[wrong]

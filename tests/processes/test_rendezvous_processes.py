@@ -18,7 +18,8 @@ from helpers.ranks import ProcessGroup, listen, tell
 
 from reshard import control_messages
 from reshard.errors import PlanError, ReshardError
-from reshard.rendezvous import EpochExchange, Go, Rendezvous, local_member
+from reshard.local_member import local_member
+from reshard.rendezvous import EpochExchange, Go, Rendezvous
 from reshard.store_server import StoreServer
 
 pytestmark = pytest.mark.processes

@@ -294,7 +294,7 @@ def _loses_an_engine(process: int, num_processes: int, folder: str) -> str:
         with end as destination:
             destination.refit()
             tell("ready")
-            return _until_it_raises(lambda: destination.refit(20.0))
+            return _until_it_raises(lambda: destination.refit(timeout_s=20.0))
 
 
 def test_g1_killed_engine_is_reported_on_all_others(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from reshard import Box, LayoutError
@@ -27,6 +28,20 @@ def test_lists_become_tuples():
     assert hash(Box([1], [3])) == hash(Box((1,), (3,)))
 
 
+@pytest.mark.parametrize(
+    ("offset", "shape"),
+    [
+        (np.array([1, 2]), np.array([3, 4])),
+        ((np.int64(1), 2), (3, np.uint8(4))),
+        ((True, 2), [3, np.int32(4)]),
+    ],
+)
+def test_whole_numbers_of_any_kind_become_plain_ones(offset, shape):
+    box = Box(offset, shape)
+    assert repr(box) == repr(Box((1, 2), (3, 4)))
+    assert {*map(type, box.offset + box.shape)} == {int}
+
+
 def test_touching_boxes_have_nothing_in_common():
     assert Box((0,), (4,)).intersect(Box((4,), (4,))) is None
 
@@ -49,6 +64,10 @@ def test_repr_makes_the_same_box():
         ((0,), (-1,), r"shape \(-1,\): negative number"),
         (3, (1,), r"box offset 3, shape \(1,\): give one whole number per dim"),
         (("a",), (1,), r"offset \('a',\), shape \(1,\): give one whole number"),
+        ((0.0,), (1,), r"offset \(0.0,\), shape \(1,\): give one whole number"),
+        ((0,), (np.float32(1),), "give one whole number per dim"),
+        ((0, 0), (1, "4"), "give one whole number per dim"),
+        ((np.int64(-1),), (1,), r"offset \(-1,\), shape \(1,\): negative number"),
     ],
 )
 def test_what_is_no_box_is_refused(offset, shape, message):

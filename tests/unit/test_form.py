@@ -109,6 +109,29 @@ def test_mappings_and_pairs_are_the_same_and_order_does_not_matter():
 
 
 @pytest.mark.parametrize(
+    ("given", "plain"),
+    [
+        (
+            Form("(a i r) -> a", {"i": np.int64(2), "r": np.int8(2)}, {"i": np.int64(1)}, ["r"]),
+            Form("(a i r) -> a", {"i": 2, "r": 2}, {"i": 1}, ("r",)),
+        ),
+        (
+            Form("a -> a", {np.str_("a"): 3}, start={np.int64(0): np.int64(2)}),
+            Form("a -> a", {"a": 3}, start={0: 2}),
+        ),
+        (
+            Form(np.str_("a r -> a"), repeat=np.array(["r"])),
+            Form("a r -> a", repeat=("r",)),
+        ),
+        (Form("a -> a", start=np.array([[0, 2]])), Form("a -> a", start={0: 2})),
+    ],
+)
+def test_names_and_numbers_of_any_kind_become_plain_ones(given, plain):
+    assert given == plain
+    assert repr(given) == repr(plain)
+
+
+@pytest.mark.parametrize(
     "form",
     [
         Q_PROJ,
@@ -144,7 +167,14 @@ def test_values(form):
         (3, {}, r"Form\(3\): its pattern is no text"),
         ("a -> a", {"sizes": 3}, "sizes 3, index.*are mappings"),
         ("a -> a", {"sizes": {"a": "2"}}, "are mappings to whole numbers"),
+        ("a -> a", {"sizes": {"a": 2.0}}, "are mappings to whole numbers"),
+        ("a i -> a", {"index": {"i": 1.0}}, "are mappings to whole numbers"),
+        ("a -> a", {"start": {0: 2.0}}, "are mappings to whole numbers"),
+        ("a -> a", {"start": {0.0: 2}}, r"start is one of dims: \{0: 128\}"),
+        ("a -> a", {"start": {"a": 2}}, r"start is one of dims: \{0: 128\}"),
+        ("a -> a", {"sizes": {0: 2}}, "are mappings to whole numbers"),
         ("a r -> a", {"repeat": "r"}, "repeat='r' is one text"),
+        ("a r -> a", {"index": {"r": 0}, "repeat": ("r",)}, r"\['r'\] is in index and in repeat"),
     ],
 )
 def test_what_is_no_form_is_refused(pattern, options, message):

@@ -92,3 +92,22 @@ def test_empty_tensors_have_no_legs():
 def test_a_grid_plan_refuses_what_is_no_grid():
     with pytest.raises(NotAGrid):
         GridPlan(geometry(BOXES, TP.shifted(2)))
+
+
+def _rows_to_columns(num_holders: int) -> SweepPlan:
+    """Four row boxes, each on some ranks, to four column boxes: no grid, for it is explicit."""
+    rows = {4 * copy + i: Box((i, 0), (1, 4)) for copy in range(num_holders) for i in range(4)}
+    columns = {100 + i: Box((0, i), (4, 1)) for i in range(4)}
+    src = TensorSpec("w", (4, 4), "float32", BoxLayout(rows))
+    dst = TensorSpec("w", (4, 4), "float32", BoxLayout(columns))
+    return SweepPlan(match([src], [dst])[0].geometry)
+
+
+@pytest.mark.parametrize("num_holders", [1, 2, 3])
+def test_explicit_boxes_are_planned_once_per_choice_of_holders(num_holders):
+    """Every rotation was planned for all ranks anew, though each box had one holder: minutes."""
+    plan = _rows_to_columns(num_holders)
+    legs = [plan.receives(0, rotation) for rotation in range(3 * num_holders)]
+    for rotation, found in enumerate(legs):
+        assert found is legs[rotation % num_holders]
+    assert len({id(each) for each in legs}) == num_holders

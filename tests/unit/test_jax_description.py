@@ -162,3 +162,13 @@ def test_importing_starts_no_backend_and_loads_no_other_framework():
         assert len(jax.devices("cpu")) == 3
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("argument", ["forms", "padding"])
+def test_names_that_are_no_leaf_are_refused(argument):
+    """A slash for a dot left a square kernel untransposed, and verified."""
+    tree = NamedTree({"proj": {"kernel": array_of(P())}})
+    given = {"proj/kernel": Form("i o -> o i") if argument == "forms" else "zero"}
+    message = f"{argument} name tensors that are not there: proj/kernel. There are proj.kernel."
+    with pytest.raises(LayoutError, match=message):
+        Description(tree, **{argument: given})

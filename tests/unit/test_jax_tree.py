@@ -157,7 +157,7 @@ def test_case_d29_keys_counters_and_other_leaves_are_named():
     assert "3 leaves that cannot be moved" in message
     assert "rngs.key: a PRNG key" in message
     assert "step: a builtins.int, no jax.Array" in message
-    assert "table: a numpy.ndarray, no jax.Array" in message
+    assert "table: a NumPy array; make it a jax.Array with jax.device_put" in message
     assert "leaves=lambda name, leaf:" in message
     assert "rngs.count" not in message
     named = NamedTree(tree, lambda name, leaf: name == "w")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pickle
 
+import numpy as np
 import pytest
 
 import reshard
@@ -281,7 +282,69 @@ def test_boxes_are_given_per_rank(entries):
         BoxLayout(entries)
 
 
-@pytest.mark.parametrize("boxes", ["x", 3, [(1, 2, 3)], [(Box((0,), (1,)), 0)], [None]])
+@pytest.mark.parametrize("rank", [-1, np.int64(-2), 0.0, "0", None])
+def test_ranks_of_boxes_are_whole_numbers_from_zero(rank):
+    with pytest.raises(LayoutError, match=r"boxes of rank .*, which is no whole number from 0"):
+        BoxLayout({rank: Box((0,), (1,))})
+
+
+@pytest.mark.parametrize("at", [(-1, 0), (0,), (0, 0, 0)])
+@pytest.mark.parametrize("shape", [(2, 3), (0, 3)])
+def test_boxes_begin_inside_the_local_array(at, shape):
+    with pytest.raises(LayoutError, match=r"rank 3: a box has no place .* one whole number from 0"):
+        BoxLayout({3: [LocalBox(Box((0, 0), shape), at)]})
+
+
+@pytest.mark.parametrize("dim", [-1, 2, 0.0, "0", None])
+def test_boxes_are_concatenated_along_one_of_their_dims(dim):
+    with pytest.raises(LayoutError, match=r"rank 0: box .* has 2 dims, counted from 0"):
+        BoxLayout.concatenated({0: [Box((0, 0), (1, 2))]}, dim)
+
+
+@pytest.mark.parametrize("order", [3, (0,), None, ("a", 1)])
+def test_an_order_is_of_names(order):
+    with pytest.raises(LayoutError, match=r"must name every axis of mesh \(a=2\) exactly once"):
+        Layout(Mesh.of(a=2), R, order)
+
+
+@pytest.mark.parametrize(
+    ("given", "plain"),
+    [
+        (
+            BoxLayout({np.int64(1): [(Box((0,), (2,)), np.array([3]))], True + 1: []}),
+            BoxLayout({1: [LocalBox(Box((0,), (2,)), (3,))], 2: []}),
+        ),
+        (
+            BoxLayout.concatenated({np.int64(1): [Box((0,), (2,))] * 2}, np.int64(0)),
+            BoxLayout.concatenated({1: [Box((0,), (2,))] * 2}, 0),
+        ),
+        (
+            Layout(Mesh.of(a=2), R, np.array(["a"]), np.str_("even")),
+            Layout(Mesh.of(a=2), R, ("a",), "even"),
+        ),
+        (
+            Layout(Mesh(("a",), (2,)), R).shifted(np.int64(4)),
+            Layout(Mesh(("a",), (2,), (4, 5)), R),
+        ),
+    ],
+)
+def test_names_and_numbers_of_any_kind_become_plain_ones(given, plain):
+    assert given == plain
+    assert repr(given) == repr(plain)
+
+
+@pytest.mark.parametrize(
+    "boxes",
+    [
+        "x",
+        3,
+        [(1, 2, 3)],
+        [(Box((0,), (1,)), 0)],
+        [None],
+        [(Box((0,), (1,)), (0.0,))],
+        [(Box((0,), (1,)), "0")],
+    ],
+)
 def test_what_is_no_box_of_a_rank_is_refused(boxes):
     with pytest.raises(LayoutError, match=r"rank 4: .* is no Box, and no list of LocalBox"):
         BoxLayout({4: boxes})

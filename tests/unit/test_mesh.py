@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 
+import numpy as np
 import pytest
 
 from reshard import LayoutError, Mesh
@@ -35,6 +36,13 @@ def test_a_mesh_without_axes_has_one_rank():
     assert (mesh.ranks, mesh.coordinate(0), str(mesh)) == ((0,), (), "()")
 
 
+def test_names_and_numbers_of_any_kind_become_plain_ones():
+    mesh = Mesh(np.array(["a", "b"]), np.array([1, 2]), (np.int64(3), True))
+    assert repr(mesh) == repr(Mesh(("a", "b"), (1, 2), (3, 1)))
+    assert {*map(type, (*mesh.shape, *mesh.ranks, *mesh.axis_names))} == {int, str}
+    assert mesh.position(np.int32(3)) == 0
+
+
 def test_shifted_keeps_the_order():
     assert Mesh(("a",), (2,), (3, 1)).shifted(10).ranks == (13, 11)
 
@@ -56,6 +64,7 @@ def test_values():
         ((("a",), (0,)), r"shape \(0,\) needs 0 ranks"),
         ((("a",), (3,), (0, 1)), r"shape \(3,\) needs 3 ranks, got 2: \(0, 1\)"),
         ((("a",), (2,), (1, 1)), r"ranks \(1, 1\) hold a rank twice"),
+        ((("a",), (2,), (-1, 0)), r"ranks \(-1, 0\) hold a negative number. Count from 0"),
     ],
 )
 def test_what_is_no_mesh_is_refused(arguments, message):
@@ -65,7 +74,16 @@ def test_what_is_no_mesh_is_refused(arguments, message):
 
 @pytest.mark.parametrize(
     "arguments",
-    [(("tp",), 2), (("tp",), ("2",)), (("tp",), (2.0,)), (None, (2,)), (("x",), (1,), 3)],
+    [
+        (("tp",), 2),
+        (("tp",), ("2",)),
+        (("tp",), (2.0,)),
+        (None, (2,)),
+        (("x",), (1,), 3),
+        (("x",), (1,), (0.0,)),
+        ((1,), (2,)),
+        (((),), (2,)),
+    ],
 )
 def test_names_and_whole_numbers_make_a_mesh(arguments):
     with pytest.raises(LayoutError, match=r"Give names and whole numbers, as in Mesh\("):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from reshard import _native
+from reshard.dtypes import DType
 from reshard.errors import PlanError, UnsupportedError
 
 SEND, RECEIVE = 0, 1
@@ -142,11 +143,30 @@ ONE_WAY = [[SEND, 0, 1], [RECEIVE, 2, 1]]
             [],
             "operation 0 sends 4 elements of uint8 but receives 3",
         ),
+        (
+            [[SEND, 0, 1], [RECEIVE, 0, 1]],
+            [[0, 0, 0, U8, U8, 1, 4, 1], [1, 0, 4, F32, F32, 1, 4, 4]],
+            [(0, 20)],
+            [],
+            "operation 0 sends 4 elements of uint8 but receives 4 of float32",
+        ),
     ],
 )
 def test_wrong_tables_are_refused_with_the_row(streams, operations, extents, zeros, message):
     with pytest.raises(PlanError, match=message):
         make_program(streams, operations, extents, zeros)
+
+
+@pytest.mark.parametrize("memory", list(DType))
+def test_casts_are_those_that_planning_knows(memory):
+    for wire in DType:
+        row = [0, 0, 0, int(memory), int(wire), 0]
+        try:
+            make_program([[SEND, 0, 1]], [row], [(0, 16)], chunk_bytes=64).close()
+        except UnsupportedError:
+            assert not memory.can_cast_to(wire), (memory, wire)
+        else:
+            assert memory.can_cast_to(wire), (memory, wire)
 
 
 def test_a_cast_that_does_not_exist_is_unsupported():

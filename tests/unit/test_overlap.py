@@ -72,6 +72,35 @@ def test_types_of_different_size_in_one_memory():
     assert not share_bytes(buffer_of_array(words), buffer_of_array(memory[8:9]))
 
 
+@pytest.mark.parametrize("offset", range(-5, 6))
+def test_arrays_that_have_a_part_of_an_element_in_common(offset):
+    a, b = (Buffer(start, (), (), DType.FLOAT32) for start in (1000, 1000 + offset))
+    assert share_bytes(a, b) == (abs(offset) < 4)
+
+
+@st.composite
+def buffers(draw):
+    ndim = draw(st.integers(0, 2))
+    shape = tuple(draw(st.integers(1, 4)) for _ in range(ndim))
+    steps = st.integers(-9, 9) | st.sampled_from((-16, 16, 20, 40, 64))
+    dtype = draw(st.sampled_from((DType.INT8, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64)))
+    return Buffer(draw(st.integers(1000, 1030)), shape, tuple(draw(steps) for _ in shape), dtype)
+
+
+def bytes_of(buffer):
+    firsts = [
+        buffer.address + sum(map(operator.mul, index, buffer.strides))
+        for index in np.ndindex(*buffer.shape)
+    ]
+    return {byte for first in firsts for byte in range(first, first + buffer.dtype.itemsize)}
+
+
+@given(buffers(), buffers())
+def test_arrays_of_any_strides_types_and_addresses(a, b):
+    """Against marking the bytes of every element."""
+    assert share_bytes(a, b) == bool(bytes_of(a) & bytes_of(b))
+
+
 def test_strides_so_odd_that_there_is_much_to_try_count_as_shared():
     memory = np.zeros(1 << 16, np.uint8)
     odd = np.lib.stride_tricks.as_strided(memory, (200, 200), (97, 101))

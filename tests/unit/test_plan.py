@@ -19,6 +19,8 @@ from reshard import (
     make_plan,
 )
 from reshard import plan as plan_module
+from reshard.matching import match
+from reshard.plan import Plan
 
 R = Replicate()
 SRC = [
@@ -145,6 +147,37 @@ OTHERS = {
 @pytest.mark.parametrize("what", OTHERS)
 def test_whatever_matters_changes_the_digest(plan, what):
     assert digest(**OTHERS[what]) != plan.digest
+
+
+@pytest.mark.parametrize(
+    "change", [{"name": "v"}, {"wire_dtype": DType.FLOAT16}, {"rotation": 99}], ids=str
+)
+def test_whatever_a_pair_says_of_equal_specs_changes_the_digest(plan, change):
+    first, *others = plan.pairs
+    other = Plan([first._replace(**change), *others], plan.staging_bytes)
+    assert Plan(plan.pairs, plan.staging_bytes).digest == plan.digest
+    assert other.digest != plan.digest
+
+
+def test_other_pairs_of_equal_specs_change_the_digest(plan):
+    """As of a part of a stored tensor that one process lets stay without a partner."""
+    more = [*plan.pairs, plan.pairs[0]._replace(name="v")]
+    assert Plan(more, plan.staging_bytes).digest != plan.digest
+
+
+def test_one_program_or_two_of_the_same_specs_are_two_plans():
+    """Each program begins anew to choose among the replicas, so other ranks send."""
+    src, dst = (
+        [dataclasses.replace(side[1], name=name, parts=()) for name in ("a", "b")]
+        for side in (SRC, DST)
+    )
+    together = make_plan(src, dst)
+    options = {"allow_unused": ("*",)}
+    pairs = [pair for spec in dst for pair in match(src, [spec], **options)]
+    apart = Plan(pairs, together.staging_bytes)
+    assert [pair.dst for pair in apart.pairs] == [pair.dst for pair in together.pairs]
+    assert sorted(apart.transfers()) != sorted(together.transfers())
+    assert apart.digest != together.digest
 
 
 def test_the_version_of_the_planner_is_in_the_digest(monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import os
+import socket
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -84,6 +85,32 @@ def test_an_argument_out_of_range_is_refused_at_once(
         end(LOOPBACK, [SPEC], **(options | option))
 
 
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"timeout_s": None}, "timeout_s=None is not a number of seconds"),
+        ({"timeout_s": "60"}, "timeout_s='60' is not a number"),
+        ({"staging_bytes": "64MiB"}, "staging_bytes='64MiB' is not a whole number"),
+        ({"token": 1234}, "the token is no text"),
+    ],
+)
+@pytest.mark.parametrize("end", [Source, Destination])
+def test_an_argument_of_another_type_is_refused_at_once(
+    end: type[Source | Destination], option: dict[str, Any], message: str
+) -> None:
+    options: dict[str, Any] = {"ranks": [0], "num_ranks": 1, "timeout_s": WAIT_S}
+    with pytest.raises((LayoutError, RendezvousError), match=message):
+        end(LOOPBACK, [SPEC], **(options | option))
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:29540", "", None, 29540, "tcp://127.0.0.1:99999", "tcp://10.0.0.1:1"]
+)
+def test_an_address_that_cannot_be_is_refused_at_once(address: Any) -> None:
+    with pytest.raises(RendezvousError, match=r"form tcp://|is None|over 65535|not a loopback"):
+        Destination(address, [SPEC], ranks=[0], num_ranks=1)
+
+
 def test_a_limit_of_months_is_waited_with(pair: Pair) -> None:
     assert pair.refit(1, timeout_s=3e6) == [None, None]
     pair.check_that_a_refit_works(2)
@@ -150,3 +177,55 @@ def test_an_epoch_that_makes_no_run_id_is_refused(pair: Pair) -> None:
     with pytest.raises(RendezvousError, match="<= 1073741823"):
         pair.destination._rendezvous.connect(WAIT_S)
     assert time.monotonic() - started < PROMPT_S
+
+
+def _wait_until_it_waits(pair: Pair) -> None:
+    """Returns once the store has got the destination's wish to refit."""
+    server = pair.source._server
+    assert server is not None
+    limit = time.monotonic() + WAIT_S
+    while not server._loop._membership._registry.waiting():
+        assert time.monotonic() < limit
+        time.sleep(0.002)
+
+
+def test_a_second_call_of_another_thread_is_refused_and_the_first_goes_on(pair: Pair) -> None:
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        first = pool.submit(pair.destination.refit, pair._wanted)
+        _wait_until_it_waits(pair)
+        with pytest.raises(LayoutError, match="is in a call of it"):
+            pair.destination.refit(pair._wanted)
+        pair.source.publish(pair._own, version=1)
+        assert first.result(WAIT_S).version == 1
+    assert np.array_equal(pair.array, W)
+
+
+@pytest.mark.parametrize("has_refitted", [False, True], ids=["new", "refitted"])
+def test_closing_ends_the_wait_of_another_thread(pair: Pair, has_refitted: bool) -> None:
+    """As the shutdown of an engine does while its thread waits for the next version."""
+    if has_refitted:
+        pair.check_that_a_refit_works(1)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(pair.destination.refit, pair._wanted)
+        _wait_until_it_waits(pair)
+        pair.destination.close()
+        with pytest.raises(RendezvousError, match="closed by another thread"):
+            waiting.result(WAIT_S)
+    with pytest.raises(LayoutError, match="closed; make a new one"):
+        pair.destination.refit(pair._wanted)
+
+
+def test_closing_ends_the_search_of_another_thread_for_a_store() -> None:
+    options: dict[str, Any] = {"ranks": [0], "num_ranks": 1, "timeout_s": 1e6}
+    with concurrent.futures.ThreadPoolExecutor(1) as pool, socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        destination = Destination(address, [SPEC], **options)
+        array = {(0, "w"): buffer_of_array(np.zeros_like(W))}
+        searching = pool.submit(destination.refit, array)
+        silent.settimeout(WAIT_S)
+        with silent.accept()[0]:
+            destination.close()
+            with pytest.raises(RendezvousError, match="closed"):
+                searching.result(WAIT_S)

@@ -11,9 +11,12 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
+from reshard.control_messages import Begin, Request
 from reshard.errors import LayoutError, PlanError, RendezvousError, ReshardError, TransferTimeout
 from reshard.exchange import Exchange
-from reshard.rendezvous import Go, Rendezvous, local_member
+from reshard.local_member import local_member
+from reshard.membership import Membership
+from reshard.rendezvous import Go, Rendezvous
 from reshard.store import StoreGoneError
 from reshard.store_server import StoreServer
 
@@ -387,6 +390,32 @@ def test_a_new_store_is_joined_with_larger_epochs() -> None:
             goes = _begin([source, members[1]])
             assert [go.epoch for go in goes] == [4, 4]
             assert members[1].last_epoch == 4
+
+
+def test_no_store_is_told_of_members_that_another_one_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else it would leave out the members of an epoch of its own that has the same number."""
+    known: list[int] = []
+    receive = Membership.receive
+
+    def record(self: Membership, sender: bytes, request: Request, data: bytes, now: float) -> None:
+        if isinstance(request, Begin):
+            known.append(request.known_epoch)
+        receive(self, sender, request, data, now)
+
+    monkeypatch.setattr(Membership, "receive", record)
+    with _team("source", "engine") as (server, members):
+        for _ in range(2):
+            _begin(members)
+        server.close()
+        _wait_until(lambda: all(map(_has_lost_its_store, members)))
+        with StoreServer(server.address):
+            for member in members:
+                member.connect(WAIT_S)
+            for go in _begin(members):
+                assert [each.group for each in go.members] == ["source", "engine"]
+    assert known == [0, 0, 1, 1, 0, 0]
 
 
 def test_a_store_that_ended_is_told_once_and_then_waited_for() -> None:

@@ -26,8 +26,8 @@ def test_a_chunk_is_as_large_as_the_budget_allows():
 def test_a_budget_below_a_page_per_slot_is_refused_with_the_least_that_works():
     with pytest.raises(
         PlanError,
-        match=r"staging_bytes=69631 is too small for 4 rings of 4 slots and one slot for copies "
-        r"inside: give at least 69632",
+        match=r"staging_bytes=69631, the smallest that any process gave, is too small for 4 rings "
+        r"of 4 slots and one slot for copies inside: give at least 69632",
     ):
         chunk_bytes_for(4, 69631)
     assert chunk_bytes_for(4, 69632) == 4096

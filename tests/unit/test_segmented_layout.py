@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 
+import numpy as np
 import pytest
 
 import reshard
@@ -66,6 +67,9 @@ def test_values():
         (4, (TP, TP), r"SegmentedLayout\(0, 4, .*the length of each segment"),
         ((4, 4), (TP, 3), "segment layout 3 is not a Layout or BoxLayout"),
         ((4,), (TP, TP), "1 segment lengths and 2 layouts"),
+        ((6, -2), (TP, TP), r"lengths \(6, -2\) along dim 0: negative number. Count dims from 0"),
+        ((4.0, 4), (TP, TP), "the length of each segment"),
+        (("4", 4), (TP, TP), "the length of each segment"),
         ((), (), "at least one"),
         ((4, 4), (TP, TP.shifted(1)), "different ranks"),
         ((4, 4), (TP, Layout(Mesh(("x",), (2,), (1, 0)), (Shard(0),))), "another order"),
@@ -74,6 +78,20 @@ def test_values():
 def test_what_does_not_join_is_refused(lengths, layouts, message):
     with pytest.raises(LayoutError, match=message):
         SegmentedLayout(0, lengths, layouts)
+
+
+@pytest.mark.parametrize(
+    ("dim", "message"),
+    [(-1, "along dim -1: negative number"), (0.0, "give a dim"), ("0", "give a dim")],
+)
+def test_dims_are_whole_numbers_from_zero(dim, message):
+    with pytest.raises(LayoutError, match=message):
+        SegmentedLayout(dim, (4, 4), (TP, TP))
+
+
+def test_whole_numbers_of_any_kind_become_plain_ones():
+    fused = SegmentedLayout(np.int64(0), np.array([4, 4]), (TP, TP))
+    assert repr(fused) == repr(SegmentedLayout(0, (4, 4), (TP, TP)))
 
 
 @pytest.mark.parametrize(("dim", "shape"), [(0, (9, 4)), (1, (8,)), (0, ())])

@@ -32,6 +32,7 @@ from reshard import (
 )
 from reshard.contribution import Contribution, decode_all, make_epoch_plan
 from reshard.exchange import SingleProcessExchange, ThreadExchange
+from reshard.local_program import LocalProgram
 from reshard.loopback import buffer_of_array
 from reshard.machine import Machine
 
@@ -216,6 +217,25 @@ def test_a_member_that_does_not_come_to_the_refit_is_named(members, together):
     errors = together(lambda member: member.refit(1, timeout_s=1.0), team[:3])
     assert all(isinstance(error, TransportError) for error in errors)
     assert "rank 3" in str(errors[0])
+
+
+@pytest.mark.parametrize("timeout_s", [2.0, 10.0, 3600.0])
+def test_a_move_has_a_little_less_time_than_its_refit(members, together, monkeypatch, timeout_s):
+    """So that who misses bytes, and knows from whom, says so before the exchange ends."""
+    limits = []
+    run = LocalProgram.run
+
+    def record(program, communicator, *, timeout_s, **options):
+        limits.append(timeout_s)
+        return run(program, communicator, timeout_s=timeout_s, **options)
+
+    monkeypatch.setattr(LocalProgram, "run", record)
+    team = members()
+    together(Member.open, team)
+    reports = together(lambda member: member.refit(1, timeout_s=timeout_s), team)
+    assert [report.version for report in reports] == [1] * 4
+    margin_s = min(1.0, timeout_s / 10)
+    assert limits == pytest.approx([timeout_s - margin_s] * 4)
 
 
 def test_a_member_that_gives_up_ends_the_refit_of_all(members, together):

@@ -23,7 +23,7 @@ def source():
 
 @pytest.mark.parametrize(
     "version",
-    [-1, 1 << 63, (1 << 62) + 1, True, 1.0, "1", None, np.float32(1), np.bool_(True), np.zeros(2)],
+    [-1, 1 << 63, 1 << 62, True, 1.0, "1", None, np.float32(1), np.bool_(True), np.zeros(2)],
 )
 def test_what_is_no_version_is_refused(source, version):
     with pytest.raises(LayoutError, match=r"^version=.* is not a version\. Give a whole number"):
@@ -52,7 +52,7 @@ def test_versions_of_jax_are_whole_numbers_too(source):
     assert "is not a version" not in str(caught.value)
 
 
-@pytest.mark.parametrize("version", [0, np.int64(7), 1 << 62])
+@pytest.mark.parametrize("version", [0, np.int64(7), (1 << 62) - 1])
 def test_whole_numbers_are_versions(source, version):
     with pytest.raises(reshard.ReshardError) as caught:
         source.publish({}, version=version)

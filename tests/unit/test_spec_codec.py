@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 import pytest
 
+import reshard
 from reshard import (
     Box,
     BoxLayout,
     Form,
     Layout,
     LayoutError,
+    LocalBox,
     Mesh,
     Part,
     SegmentedLayout,
@@ -38,7 +41,7 @@ def test_no_specs_are_no_specs():
 
 
 def test_equal_specs_give_equal_bytes_whoever_made_them():
-    again = [eval(repr(spec), {**globals(), **vars(__import__("reshard"))}) for spec in SPECS]
+    again = [eval(repr(spec), {**globals(), **vars(reshard)}) for spec in SPECS]
     assert encode_specs(again) == encode_specs(SPECS)
 
 
@@ -65,8 +68,49 @@ def test_a_layout_of_an_unknown_class_is_refused():
         def check(self, shape):
             pass
 
-    with pytest.raises(LayoutError, match="layout of type Other cannot be sent"):
+    with pytest.raises(LayoutError, match="w: layout of type Other cannot be sent"):
         encode_specs([TensorSpec("w", (2,), "int8", Other())])
+
+
+def numbered(number):
+    """Returns one spec of every kind, with all its numbers made by `number`."""
+    one, two, four = map(number, (1, 2, 4))
+    tp = Layout(Mesh(("tp",), (two,), (one, two)), (Shard(number(0), one),))
+    boxes = [LocalBox(Box((number(0),), (four,)), (number(0),))]
+    segment = Form("f -> f", {"f": two}, start={number(0): two})
+    return [
+        TensorSpec(
+            "a", (two, four), "int8", tp, Part("c", Form("a i -> a", (), {"i": one})), "keep"
+        ),
+        TensorSpec("b", (four,), "int8", BoxLayout({one: boxes}), Part("d", segment), "keep"),
+        TensorSpec("e", (four,), "int8", SegmentedLayout(number(0), (two, two), (tp, tp))),
+    ]
+
+
+@pytest.mark.parametrize("number", [np.int64, np.uint8, np.int16])
+def test_numbers_of_any_kind_are_sent_as_plain_ones(number):
+    assert encode_specs(numbered(number)) == encode_specs(numbered(int))
+    for spec in numbered(number):
+        assert eval(repr(spec), vars(reshard)) == spec
+
+
+class Unknown(Layout):
+    __hash__ = None
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        TensorSpec("model.w", (2**70,), "int8", TP),
+        TensorSpec("model.w", (4,), "int8", Layout(Mesh(("tp",), (1,), (2**64,)), (Shard(0),))),
+        TensorSpec("model.w", (4,), "int8", TP, Part("\udc80")),
+        TensorSpec("model.w", (4,), "int8", Unknown(TP.mesh, TP.placements)),
+    ],
+    ids=["shape", "rank", "name", "layout"],
+)
+def test_what_cannot_be_sent_is_named(spec):
+    with pytest.raises(LayoutError, match=r"'model\.w': its spec cannot be sent .* Make it of"):
+        encode_specs([*SPECS, spec])
 
 
 @pytest.mark.parametrize(

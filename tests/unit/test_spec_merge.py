@@ -96,3 +96,22 @@ def test_shifting_keeps_equal_layouts_one_object():
     assert shifted == [A.shifted(5), B.shifted(5)]
     assert shifted[0].layout is shifted[1].layout
     assert shift_specs([A], 0) == [A]
+
+
+def test_tensors_that_are_cut_alike_share_their_joined_layout():
+    """One layout object per tensor made planning pay for each tensor what it pays for one."""
+    names = [f"w{i}" for i in range(5)]
+    told = [
+        [TensorSpec(n, (4, 2), "float32", BoxLayout({r: Box((r, 0), (1, 2))})) for n in names]
+        for r in range(4)
+    ]
+    joined = merged(*told)
+    assert len({id(spec.layout) for spec in joined}) == 1
+    assert joined[0].layout.ranks == (0, 1, 2, 3)
+    copies = [
+        [TensorSpec(n, (2,), "float32", BoxLayout({r: Box((0,), (2,))})) for n in names]
+        for r in range(2)
+    ]
+    joined = merged(*copies)
+    assert len({id(spec.layout) for spec in joined}) == 1
+    assert isinstance(joined[0].layout, Layout)

@@ -9,6 +9,8 @@ import logging
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +20,7 @@ import msgspec
 import pytest
 import zmq
 
+from reshard.addresses import parse_address
 from reshard.control_messages import (
     Begin,
     Bye,
@@ -32,8 +35,9 @@ from reshard.control_messages import (
     encode,
 )
 from reshard.errors import LayoutError, RendezvousError, TransferTimeout
+from reshard.membership import Membership
 from reshard.store import StoreClient, StoreGoneError
-from reshard.store_server import StoreServer
+from reshard.store_server import StoreServer, _StoreLoop
 
 MEMBER = Member("source", "trainer", 0, 1, (0,), 1, "host", 12, "0.1.0")
 LOOPBACK = "tcp://127.0.0.1:0"
@@ -354,6 +358,92 @@ def test_a_store_ends_while_a_forked_child_lives() -> None:
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*fork.*:RuntimeWarning")  # JAX, where it is loaded
+def test_a_forked_child_does_not_keep_the_port() -> None:
+    server = StoreServer(LOOPBACK)
+    reader, writer = os.pipe()
+
+    def tell_and_stay() -> None:
+        os.write(writer, b"!")
+        time.sleep(WAIT_S)
+
+    child = _fork(tell_and_stay)
+    try:
+        assert os.read(reader, 1) == b"!"
+        server.close()
+        StoreServer(server.address).close()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(reader)
+        os.close(writer)
+
+
+_HAS_A_WORKER = """
+import os, sys, time
+from reshard.control_messages import Hello, Member
+from reshard.store import StoreClient
+
+client = StoreClient(sys.argv[1])
+member = Member("destination", "worker's", 0, 1, (0,), 1, "host", os.getpid(), "0.1.0")
+client.call(Hello(request=client.new_request(), member=member), timeout_s=10)
+child = os.fork()
+if child:
+    print(child, flush=True)
+time.sleep(30)
+"""
+
+
+def test_a_process_whose_forked_workers_outlive_it_is_missed_at_once(server: StoreServer) -> None:
+    """As those of a data loader do; the heartbeats would take 5 s to notice."""
+    command = [sys.executable, "-c", _HAS_A_WORKER, server.address]
+    with (
+        StoreClient(server.address) as client,
+        subprocess.Popen(command, stdout=subprocess.PIPE) as parent,
+    ):
+        _hello(client)
+        assert parent.stdout is not None
+        worker = int(parent.stdout.readline())
+        try:
+            parent.kill()
+            parent.wait(WAIT_S)
+            with pytest.raises(TransferTimeout, match=r"worker's.* lost its connection"):
+                _wait_in(client, timeout_s=1.0)
+        finally:
+            os.kill(worker, signal.SIGKILL)
+
+
+def test_a_process_that_died_before_its_hello_was_read_leaves_its_place() -> None:
+    """The end of its connection is read first, and will not come again."""
+    membership = Membership(max_members=9, max_message_bytes=1 << 20)
+    loop = _StoreLoop(
+        parse_address(LOOPBACK),
+        None,
+        membership,
+        max_message_bytes=1 << 20,
+        heartbeat=(1000, 5000),
+    )
+    try:
+        with zmq.Context() as context, context.socket(zmq.DEALER) as raw:
+            raw.linger = round(WAIT_S * 1000)
+            raw.connect(str(loop.address))
+            raw.send(encode(Hello(request=1, member=MEMBER)))
+        ends = loop._connections
+        while not ends._ended_unknown:  # what the thread does, once both have come
+            assert loop._events.poll(round(WAIT_S * 1000))
+            assert loop._read_events() == []
+        assert loop._router.poll(round(WAIT_S * 1000))
+        lost: list[bytes] = []
+        loop._receive_batch(lost)
+        loop._forget(lost)
+        membership.receive(b"its successor", Hello(request=1, member=MEMBER), b"", time.monotonic())
+        assert isinstance(membership.take_outbox()[-1].reply, Welcome)
+    finally:
+        loop.wake_sender.close()
+        loop.run()
 
 
 # What is refused

@@ -122,10 +122,27 @@ def test_what_is_no_part_is_refused_with_an_example(given):
         TensorSpec("w", (4, 3), "int8", ROWS, given)
 
 
-@pytest.mark.parametrize("arguments", [("w", "a b -> b a"), ("w", None, "v"), (Part("w"),)])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("w", "a b -> b a"),
+        ("w", None, "v"),
+        (Part("w"),),
+        (0, None),
+        ("w", None, 5),
+        ("w", None, ("v", 1)),
+    ],
+)
 def test_a_part_is_a_name_a_form_and_names(arguments):
-    with pytest.raises(LayoutError, match=r"Part\(.*give a name, a reshard.Form or None"):
+    message = r"Part\(.*give a name, a reshard.Form or None.*Names are texts"
+    with pytest.raises(LayoutError, match=message):
         Part(*arguments)
+
+
+@pytest.mark.parametrize("name", [0, None, b"w", ("a", "w")])
+def test_a_name_is_a_text(name):
+    with pytest.raises(LayoutError, match=r"tensor name .* is of type .*Names are texts"):
+        TensorSpec(name, (4, 3), "int8", ROWS)
 
 
 def test_what_is_no_layout_is_refused_with_an_example():
@@ -142,8 +159,9 @@ def test_what_is_no_shape_is_refused(shape):
 
 
 def test_numbers_and_types_of_numpy_become_plain_ones():
-    spec = TensorSpec("w", np.array([4, 3]), np.float32, ROWS)
-    assert spec == TensorSpec("w", (4, 3), "float32", ROWS)
+    part = Part(np.str_("v"), None, np.array(["u"]))
+    spec = TensorSpec(np.str_("w"), np.array([4, 3]), np.float32, ROWS, part, np.str_("keep"))
+    assert spec == TensorSpec("w", (4, 3), "float32", ROWS, Part("v", None, ("u",)), "keep")
     assert eval(repr(spec), vars(reshard)) == spec
 
 

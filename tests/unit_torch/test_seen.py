@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: pip install torch")
 
 from helpers.torch_ranks import fake_rank  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch.distributed.tensor import Replicate as ReplicateDim  # noqa: E402
 from torch.distributed.tensor import Shard, distribute_tensor  # noqa: E402
 
 from reshard import Layout, Mesh, Replicate, UnsupportedError  # noqa: E402
@@ -103,6 +104,24 @@ def test_dtensors_are_told_apart_by_their_placements() -> None:
         assert seen.is_same("w", tensor)
         other = distribute_tensor(torch.zeros(4, 4), mesh, [Shard(1)], src_data_rank=None)
         assert not seen.is_same("w", other)
+
+
+def test_a_dtensor_that_was_placed_otherwise_in_place() -> None:
+    """Neither its object nor its memory changes, as on a mesh dim of one rank."""
+    with fake_rank(0, 2):
+        mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("a", "b"))
+        placements = [ReplicateDim(), Shard(0)], [Shard(1), Shard(0)]
+        tensor, other = (
+            distribute_tensor(torch.zeros(4, 4), mesh, each, src_data_rank=None)
+            for each in placements
+        )
+        reader = TensorReader(Side.of_group())
+        seen, before = SeenTensor("w", tensor), reader.read({"w": tensor}).specs
+        tensor._spec = other._spec
+        assert not seen.is_same("w", tensor)
+        after = reader.read({"w": tensor}).specs
+        assert after[0].layout != before[0].layout
+        assert after == TensorReader(Side.of_group()).read({"w": other}).specs
 
 
 def test_nothing_is_kept_alive() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install torch")
 
+import torch.distributed as dist  # noqa: E402
 from helpers.torch_moves import describe_ranks, refit_in_process  # noqa: E402
 from helpers.torch_ranks import fake_rank, filled  # noqa: E402
 from torch import nn  # noqa: E402
@@ -26,6 +27,7 @@ from reshard import (  # noqa: E402
     Mesh,
     Part,
     PlanError,
+    Replicate,
     UnsupportedError,
 )
 from reshard_torch.side import Side  # noqa: E402
@@ -289,6 +291,17 @@ def test_written_dtensors_count_as_changed() -> None:
         assert tensor._version > before
 
 
+def test_a_graph_that_saved_a_local_tensor_sees_that_its_dtensor_was_written() -> None:
+    with fake_rank(0, 2):
+        mesh = init_device_mesh("cpu", (2,))
+        weight = distribute_tensor(torch.ones(4), mesh, [Shard(0)], src_data_rank=None)
+        inputs = torch.ones(2, requires_grad=True)
+        product = (inputs * weight.to_local()).sum()
+        TensorReader(Side.of_group()).read({"w": weight}).mark_written()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            product.backward()
+
+
 class _Fsdp(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -328,3 +341,44 @@ def test_side_of_a_part_of_the_ranks() -> None:
         other = torch.distributed.new_group([0, 2])
         with pytest.raises(LayoutError, match="not in the given process group"):
             Side.of_group(other)
+
+
+# ---- what is no set of named tensors
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (nn.Linear(2, 2).named_parameters(), r"type generator: give a module, or a mapping"),
+        (nn.Linear(2, 2).parameters(), r"type generator: .*dict\(module.named_parameters"),
+        ([torch.ones(2)], "type list: give a module"),
+        (torch.ones(2), "type Tensor: give a module"),
+        (None, "type NoneType: give a module"),
+        ({0: torch.ones(2)}, "0 is no name of a tensor: names are texts"),
+        ({"w": (torch.ones(2), [Shard(0)])}, r"w: \(Tensor, list\) is not \(tensor, layout\)"),
+        ({"w": (torch.ones(2), "mesh", [Shard(0)])}, r"w: \(Tensor, str, list\) is not"),
+        ({"w": ("text", Layout(Mesh.of(x=1), (Replicate(),)))}, r"w: \(str, Layout\) is not"),
+    ],
+)
+def test_what_is_no_mapping_of_tensors_is_refused(given, message):
+    with pytest.raises(LayoutError, match=message):
+        TensorReader(Side.of_group()).read(given)
+
+
+def test_a_module_in_distributed_data_parallel_has_the_names_of_the_module():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        wrapped = nn.parallel.DistributedDataParallel(nn.Linear(2, 3))
+        specs = TensorReader(Side.of_group()).read(wrapped).specs
+    finally:
+        dist.destroy_process_group()
+    assert [spec.name for spec in specs] == ["weight", "bias"]
+
+
+def test_flattened_parameters_of_the_old_fsdp_are_refused():
+    module = nn.Module()
+    module.register_parameter("_flat_param", nn.Parameter(torch.ones(6)))
+    with pytest.raises(
+        UnsupportedError, match=r"_flat_param: FullyShardedDataParallel.*fully_shard"
+    ):
+        TensorReader(Side.of_group()).read(module)
