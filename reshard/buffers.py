@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -77,15 +78,13 @@ class BufferSnapshot:
     """Remembers which buffers a mapping had, without keeping them or their memory alive."""
 
     def __init__(self, buffers: Mapping[BufferKey, Buffer]) -> None:
-        self._buffers = [(key, weakref.ref(buffer)) for key, buffer in buffers.items()]
+        self._keys = list(buffers)
+        self._buffers = [weakref.ref(buffer) for buffer in buffers.values()]
 
     def is_of(self, buffers: Mapping[BufferKey, Buffer]) -> bool:
         """True if the mapping has the very same buffers; they are frozen, so nothing changed."""
-        return len(buffers) == len(self._buffers) and all(
-            buffer is not None and buffers.get(key) is buffer
-            for key, reference in self._buffers
-            for buffer in (reference(),)
-        )
+        before = [reference() for reference in self._buffers]
+        return list(buffers) == self._keys and all(map(operator.is_, buffers.values(), before))
 
 
 class BufferChecks:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import weakref
+from typing import Any
 
 import torch
 
 from reshard_torch.compat import raw_local, spec_of
 
-__all__ = ["SeenTensor", "tensor_of"]
+__all__ = ["SeenTensor", "first_of"]
 
 
-def tensor_of(given: object) -> torch.Tensor:
+def first_of(given: Any) -> torch.Tensor:  # noqa: ANN401 - what `SeenTensor` was made of
     """Returns the tensor of what a user gave under one name: itself, or the first of a tuple."""
-    first = given[0] if isinstance(given, tuple) else given
-    if not isinstance(first, torch.Tensor):
-        raise TypeError(f"{type(first).__name__} is not a tensor")
-    return first
+    tensor: torch.Tensor = given[0] if isinstance(given, tuple) else given
+    return tensor
 
 
 class SeenTensor:
@@ -28,7 +27,7 @@ class SeenTensor:
     )
 
     def __init__(self, name: str, given: object) -> None:
-        tensor = tensor_of(given)
+        tensor = first_of(given)
         local = raw_local(tensor)
         # A tensor of a class of its own (an unfinished collective) is never taken for the same, nor
         # is one without an address and strides (sparse), which is refused when it is to be moved.
@@ -46,16 +45,17 @@ class SeenTensor:
 
     def is_same(self, name: str, given: object) -> bool:
         """True if the name stands for the same tensor, placed alike, in the same memory."""
-        rest = given[1:] if isinstance(given, tuple) else None
-        tensor = given[0] if isinstance(given, tuple) else given
-        if name != self._name or rest != self._rest:
+        if isinstance(given, tuple):
+            tensor, rest = given[0], given[1:]
+        else:
+            tensor, rest = given, None
+        seen = self._tensor()
+        if seen is None or tensor is not seen or name != self._name or rest != self._rest:
             return False
-        if not isinstance(tensor, torch.Tensor) or tensor is not self._tensor():
-            return False
-        local = raw_local(tensor)
+        local = raw_local(seen)
         return (
             local is self._local()
-            and spec_of(tensor) is self._spec
+            and spec_of(seen) is self._spec
             and local.data_ptr() == self._address
             and local.dtype == self._dtype
             and local.shape == self._shape

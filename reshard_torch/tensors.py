@@ -37,7 +37,7 @@ from reshard_torch.compat import (
 from reshard_torch.dtypes import dtype_of
 from reshard_torch.layout import LayoutReader, own_boxes
 from reshard_torch.placed import Placed, resolve
-from reshard_torch.seen import SeenTensor, tensor_of
+from reshard_torch.seen import SeenTensor, first_of
 from reshard_torch.side import Side
 
 __all__ = ["TensorReader", "TensorSet", "Tensors"]
@@ -156,11 +156,14 @@ class TensorReader:
             seen.is_same(name, given)
             for seen, (name, given) in zip(self._seen, named.items(), strict=True)
         ):
-            stored = {name: tensor_of(named[name]) for name in self._stored_names}
+            stored = {name: first_of(named[name]) for name in self._stored_names}
             return TensorSet(self._side.rank, self._specs, stored, self._buffers)
         return self._read_anew(named)
 
     def _read_anew(self, named: Mapping[str, object]) -> TensorSet:
+        for name in named:
+            if not isinstance(name, str):
+                raise LayoutError(f"{name!r} is no name of a tensor: names are texts.")
         entries = {name: self._entry(name, given) for name, given in named.items()}
         first_names = _first_names(entries)
         metadata = {
@@ -280,9 +283,6 @@ def _check_mapping(tensors: object) -> None:
             f"tensors of type {type(tensors).__name__}: give a module, or a mapping of names to "
             "tensors, such as dict(module.named_parameters())."
         )
-    for name in tensors:
-        if not isinstance(name, str):
-            raise LayoutError(f"{name!r} is no name of a tensor: names are texts.")
 
 
 def _without_wrappers(name: str) -> str:
