@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import weakref
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -146,7 +146,8 @@ class Communicator:
         # Held by connect, a run, and close, which must not overlap. Taken before _handle_lock.
         self._lock = threading.Lock()
         # Held by calls that any thread may make at any time, so that the handle outlives them.
-        self._handle_lock = threading.Lock()
+        # A signal handler may abort inside of such a call, hence reentrant.
+        self._handle_lock = threading.RLock()
         self._finalizer = weakref.finalize(self, _lib.reshard_communicator_destroy, handle)
 
     @classmethod
@@ -201,8 +202,12 @@ class Communicator:
         check(_lib.reshard_communicator_create_shm(options, out))
         return cls(out[0])
 
-    def connect(self, timeout_s: float) -> None:
+    def connect(self, timeout_s: float, *, while_waiting: Callable[[], None] | None = None) -> None:
         """Pairs up with all peers.
+
+        Args:
+            timeout_s: how long to wait for them.
+            while_waiting: called every few milliseconds; what it raises ends the wait.
 
         Raises:
             TransferTimeout: names the processes that are missing.
@@ -217,6 +222,8 @@ class Communicator:
                 status = _lib.reshard_communicator_connect(handle, timeout_ns, _SLICE_NS)
                 if status != _lib.RESHARD_STATUS_IN_PROGRESS:
                     break
+                if while_waiting is not None:
+                    while_waiting()
         check(status)
 
     def check_peers(self) -> None:

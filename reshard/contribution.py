@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from reshard.errors import PlanError
+from reshard.errors import LayoutError, PlanError
 from reshard.machine import Machine, this_machine
 from reshard.matching import Casts, TensorPair, match, read_casts
 from reshard.plan import Plan
@@ -71,18 +71,23 @@ def make_epoch_plan(roster: Roster, everybody: Sequence[Contribution]) -> Plan:
     allowed_by_source = {p for i in roster.sources for p in everybody[i].allow_unmatched}
     pairs: list[TensorPair] = []
     for processes, offset in roster.destinations:
-        own = merge_specs("destination", [everybody[p].dst_specs for p in processes])
-        dst = shift_specs(own, offset)
         # What one destination allows itself must not be done to another one.
         casts = casts_of_source | {cast for i in processes for cast in everybody[i].casts}
         allowed = {p for i in processes for p in everybody[i].allow_unmatched}
-        pairs += match(
-            src,
-            dst,
-            casts=sorted(casts),
-            allow_unmatched=sorted(allowed),
-            allow_unused=sorted(allowed_by_source),
-        )
+        try:
+            own = merge_specs("destination", [everybody[p].dst_specs for p in processes])
+            pairs += match(
+                src,
+                shift_specs(own, offset),
+                casts=sorted(casts),
+                allow_unmatched=sorted(allowed),
+                allow_unused=sorted(allowed_by_source),
+            )
+        except (LayoutError, PlanError) as error:
+            if len(roster.destinations) == 1:
+                raise
+            program = roster.names[processes[0]]
+            raise type(error)(f"of several destinations, that of {program}: {error}") from error
     return Plan(pairs, min(each.staging_bytes for each in everybody))
 
 

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from reshard.control_messages import Fail, Gathered, Member, Post, Reply, Started, Welcome
 from reshard.error_report import report_error
-from reshard.errors import RendezvousError
+from reshard.errors import LayoutError, RendezvousError
 from reshard.store import StoreClient
 
 __all__ = ["GRACE_S", "EpochExchange", "Go", "check_timeout", "expect"]
@@ -120,12 +120,13 @@ def check_timeout(timeout_s: object) -> None:
     """Refuses a limit that is negative, infinite or not a number.
 
     Raises:
-        RendezvousError: it is.
+        LayoutError: it is.
     """
     is_number = isinstance(timeout_s, Real) and not isinstance(timeout_s, bool)
     if not (is_number and 0.0 <= float(timeout_s) <= _MAX_TIMEOUT_S):  # type: ignore[arg-type]
-        raise RendezvousError(
-            f"timeout_s={timeout_s!r} is not a number of seconds from 0 to {_MAX_TIMEOUT_S:g}."
+        raise LayoutError(
+            f"timeout_s={timeout_s!r} is not a number of seconds from 0 to {_MAX_TIMEOUT_S:g}. "
+            "Give a limit such as 60.0."
         )
 
 

@@ -48,7 +48,7 @@ def report_error(
     """
     kind, text = _kind_of(error), str(error)
     if not isinstance(error, errors.ReshardError):
-        text = f"{type(error).__name__}: {text}"
+        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
     message = _shorten(encodable(text if origin is None else f"{origin}: {text}"))
     if isinstance(error, errors.TransportError):
         return ErrorReport(kind, message, process, error.rank, error.peer, error.status)

@@ -15,13 +15,19 @@ from pathlib import Path
 
 __all__ = ["bound_here", "connected_to"]
 
-_bound: Counter[int] = Counter()
+_bound: Counter[tuple[str, int]] = Counter()
 _connected: Counter[tuple[str, int]] = Counter()
 
 
-def bound_here(port: int, change: int) -> None:
-    """Notes that a store of this process was bound to a port (1), or is closed (-1)."""
-    _bound[port] += change
+def bound_here(host: str, port: int, change: int) -> None:
+    """Notes that a store of this process was bound to an address (1), or is closed (-1).
+
+    Args:
+        host: as a number; 0.0.0.0 and :: are all addresses of this machine.
+        port: of the store.
+        change: 1 or -1.
+    """
+    _bound[host, port] += change
 
 
 def connected_to(host: str, port: int, change: int) -> None:
@@ -53,9 +59,12 @@ def _is_of_control_plane(descriptor: int) -> bool:
     except OSError:  # the descriptor with which the folder was read is gone by now
         return False
     try:
-        if found.family not in (socket.AF_INET, socket.AF_INET6):
+        is_tcp = found.type == socket.SOCK_STREAM
+        if not is_tcp or found.family not in (socket.AF_INET, socket.AF_INET6):
             return False
-        return _bound[found.getsockname()[1]] > 0 or _connected[found.getpeername()[:2]] > 0
+        host, port = found.getsockname()[:2]
+        is_of_store = any(_bound[each, port] > 0 for each in (host, "0.0.0.0", "::"))
+        return is_of_store or _connected[found.getpeername()[:2]] > 0
     except OSError:  # not connected to anybody
         return False
     finally:

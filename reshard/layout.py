@@ -97,7 +97,7 @@ class Layout:
         object.__setattr__(self, "mesh", mesh)
         object.__setattr__(self, "order", _read_order(mesh, order))
         check_division(division)
-        object.__setattr__(self, "division", str(division))
+        object.__setattr__(self, "division", str.__str__(division))
         self._check_numbers()
 
     def _check_numbers(self) -> None:

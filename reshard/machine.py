@@ -14,6 +14,9 @@ from reshard.errors import UnsupportedError
 __all__ = ["Machine", "check_one_machine", "num_copy_threads", "this_machine"]
 
 
+_MAX_COPY_THREADS = 64  # a few saturate the memory
+
+
 class Machine(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A place that processes must share to share memory.
 
@@ -45,7 +48,7 @@ def num_copy_threads(machines: Sequence[Machine], process: int, num_ranks: int) 
     """
     num_neighbours = [each.boot_id for each in machines].count(machines[process].boot_id)
     num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    return max(1, min(num_ranks, num_cores // num_neighbours))
+    return max(1, min(num_ranks, num_cores // num_neighbours, _MAX_COPY_THREADS))
 
 
 def check_one_machine(names: Sequence[str], machines: Sequence[Machine]) -> None:

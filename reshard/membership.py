@@ -156,7 +156,7 @@ class Membership:
             waits = [p.waiting for p in group.processes if p.waiting is not None]
             if any(now >= wait.deadline for wait in waits):
                 self._time_out_group(group, min(wait.started for wait in waits), now)
-        self._form_refit()
+                self._form_refit()  # at once: the next group may have waited for this one alone
         exchange_deadline = math.inf if self._epoch is None else self._epoch.deadline
         self.next_deadline = min(exchange_deadline, self._registry.first_deadline)
 

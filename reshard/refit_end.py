@@ -11,13 +11,14 @@ from typing import Self
 
 import msgspec
 
+from reshard.beginning import Beginning, place_members, problem_among
 from reshard.buffers import Buffer, BufferChecks, BufferKey, BufferSnapshot
-from reshard.contribution import Roster, decode_all, make_contribution
+from reshard.contribution import decode_all, make_contribution
 from reshard.control_messages import Role
 from reshard.environment import configure_logging
 from reshard.epoch_exchange import check_timeout
-from reshard.error_report import ErrorReport, rebuild_error, report_error
-from reshard.errors import LayoutError, ReshardError, TransportError
+from reshard.error_report import ErrorReport, report_error
+from reshard.errors import LayoutError, RendezvousError, ReshardError, TransportError
 from reshard.local_member import local_member, number_in
 from reshard.matching import Casts, read_casts
 from reshard.one_call import OneCall
@@ -28,27 +29,11 @@ from reshard.schedule import DEFAULT_STAGING_BYTES
 from reshard.session import Session
 from reshard.tensor_spec import TensorSpec
 
-__all__ = ["RefitEnd", "place_members"]
+__all__ = ["RefitEnd"]
 
 _logger = logging.getLogger("reshard")
 _MAX_STAGING_BYTES = 1 << 62
 _REFUSE_S = 2.0  # for the store to be there, where this process has not met it yet
-
-
-class _Beginning(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a process says when it begins a refit.
-
-    Attributes:
-        verify: whether fingerprints are to be compared.
-        has_no_session: whether all members have to agree on a plan anew.
-        problem: why it cannot take part; nobody moves anything then.
-        timeout_s: its limit for the move.
-    """
-
-    verify: bool
-    has_no_session: bool
-    problem: ErrorReport | None
-    timeout_s: float
 
 
 class RefitEnd:
@@ -153,10 +138,13 @@ class RefitEnd:
         """Returns the summary of the current plan.
 
         Raises:
-            LayoutError: before the first refit, when there is no plan yet.
+            LayoutError: there is none: before the first refit, after one that failed, or closed.
         """
         if self._session is None:
-            raise LayoutError(f"this {self._role} has no plan yet; it is made by the first refit.")
+            raise LayoutError(
+                f"this {self._role} has no plan at the moment: one is made by the first refit, and "
+                "by the next one after a refit that failed."
+            )
         return self._session.plan.describe()
 
     def replace_specs(self, specs: Sequence[TensorSpec]) -> None:
@@ -228,17 +216,24 @@ class RefitEnd:
             TransferTimeout: that call did not end; nothing was freed.
         """
         self._has_left = True
-        with self._calls.closing(self._interrupt):
-            self._drop_session()
-            self._rendezvous.close()
+        self._calls.close(self._interrupt, self._free)
+
+    def _free(self) -> None:
+        self._drop_session()
+        self._rendezvous.close()
 
     def _interrupt(self) -> None:
-        """Makes the call of another thread raise; called from the thread that closes."""
+        """Makes the call that is under way raise; called from the thread that closes."""
         self._rendezvous.interrupt()
         session = self._session
         if session is not None:
             with suppress(TransportError):  # the other thread has closed it by itself
-                session.abort(f"this {self._role} was closed by another thread during a refit.")
+                session.abort(f"this {self._role} was closed during a refit.")
+
+    def _check_not_closed(self) -> None:
+        """Raises RendezvousError once `close` was called while a call is under way."""
+        if self._has_left:
+            raise RendezvousError(f"this {self._role} was closed while a refit began.")
 
     def _take_part(
         self,
@@ -250,8 +245,10 @@ class RefitEnd:
     ) -> RefitReport:
         """Meets the others, and refits once everybody is there."""
         limit = self.timeout_s if timeout_s is None else timeout_s
+        with self.telling_others():
+            check_timeout(limit)
         start = time.perf_counter()
-        own = _Beginning(verify, self._session is None, self._problem_of(buffers), limit)
+        own = Beginning(verify, self._session is None, self._problem_of(buffers), limit)
         exchange: EpochExchange | None = None
         try:
             # A destination that died since the last refit is the store's to notice: the source
@@ -261,13 +258,14 @@ class RefitEnd:
             )
             exchange = self._rendezvous.exchange_of(go)
             waited = time.perf_counter()
-            everybody: list[_Beginning] = decode_all(go.payloads, _Beginning)
+            everybody: list[Beginning] = decode_all(go.payloads, Beginning)
             # Whoever gave up soonest must not end what all others would still wait for.
             deadline = time.monotonic() + max(each.timeout_s for each in everybody)
-            problem = _problem_among(go, everybody)
+            problem = problem_among(go, everybody)
             if problem is None:
                 session = self._session_of(go, exchange, buffers, everybody, deadline)
                 phases = {"wait": waited - start, "setup": time.perf_counter() - waited}
+                self._check_not_closed()  # `close` may have come before there was a session
                 self._before_move()
                 self._report = session.refit(
                     exchange,
@@ -291,10 +289,13 @@ class RefitEnd:
         """Tells the others that this process leaves the refit, however far it got."""
         if exchange is None:
             self._rendezvous.withdraw()
-        else:
-            exchange.fail(error)
-            if self._session is not None:
-                self._session.abort(str(error) or type(error).__name__)
+            if not self._rendezvous.was_refused:
+                self._drop_session()
+            # Else nothing has begun, and the plan stays good as long as the members are the same.
+            return
+        exchange.fail(error)
+        if self._session is not None:
+            self._session.abort(str(error) or type(error).__name__)
         self._drop_session()
 
     def _before_move(self) -> None:
@@ -321,7 +322,7 @@ class RefitEnd:
         go: Go,
         exchange: EpochExchange,
         buffers: Mapping[BufferKey, Buffer],
-        everybody: Sequence[_Beginning],
+        everybody: Sequence[Beginning],
         deadline: float,
     ) -> Session:
         """Returns the session of the epoch; all members make a new one if any of them has none."""
@@ -346,6 +347,7 @@ class RefitEnd:
             *self._sides(buffers),
             rank_offset=offsets[go.process],
             timeout_s=max(0.0, deadline - time.monotonic()),
+            while_waiting=self._check_not_closed,
         )
         self._session_epoch = go.epoch
         _logger.info("%s: epoch %d, %r", self._who, go.epoch, self._session.plan)
@@ -355,38 +357,3 @@ class RefitEnd:
         session, self._session = self._session, None
         if session is not None:
             session.close()
-
-
-def _problem_among(go: Go, everybody: Sequence[_Beginning]) -> ReshardError | None:
-    """Returns what the first member says that cannot take part; the same error on all of them."""
-    for member, beginning in zip(go.members, everybody, strict=True):
-        if beginning.problem is not None:
-            text = f"{member.describe()}: {beginning.problem.message}"
-            return rebuild_error(msgspec.structs.replace(beginning.problem, message=text))
-    return None
-
-
-def place_members(go: Go) -> tuple[Roster, tuple[int, ...]]:
-    """Returns who is who, and what to add to each process's ranks.
-
-    The source counts from 0; each destination program counts on where the one before it ended.
-    """
-    sources = tuple(i for i, member in enumerate(go.members) if member.role == "source")
-    groups: dict[str, list[int]] = {}
-    for i, member in enumerate(go.members):
-        if member.role == "destination":
-            groups.setdefault(member.group, []).append(i)
-    offsets = [0] * len(go.members)
-    next_rank = go.members[sources[0]].num_ranks
-    destinations = []
-    for processes in groups.values():
-        for process in processes:
-            offsets[process] = next_rank
-        destinations.append((tuple(processes), next_rank))
-        next_rank += go.members[processes[0]].num_ranks
-    ranks = tuple(
-        tuple(rank + offset for rank in member.ranks)
-        for member, offset in zip(go.members, offsets, strict=True)
-    )
-    names = tuple(member.describe() for member in go.members)
-    return Roster(ranks, sources, tuple(destinations), names), tuple(offsets)

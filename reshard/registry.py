@@ -80,7 +80,9 @@ class Registry:
         group.num_connected -= 1
         if group.num_connected == 0:
             del self._groups[group.name]
-        cause = "" if process.refusal is None else f" after its error: {process.refusal.cause}"
+        cause = ""
+        if process.refusal is not None:
+            cause = f" after its error: {process.refusal.cause.rstrip('.')}"
         self._departures.append((now, f"{process.member.describe()} {reason}", cause))
 
     def register(self, process: Process) -> None:

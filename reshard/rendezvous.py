@@ -34,7 +34,7 @@ from reshard.control_messages import (
 )
 from reshard.epoch_exchange import GRACE_S, EpochExchange, Go, check_timeout, expect
 from reshard.error_report import report_error
-from reshard.errors import RendezvousError, TransportError
+from reshard.errors import RendezvousError, ReshardError, TransportError
 from reshard.local_member import number_in
 from reshard.store import StoreClient, StoreGoneError
 from reshard.store_server import DEFAULT_MAX_MESSAGE_BYTES
@@ -59,6 +59,10 @@ class Rendezvous:
         max_message_bytes: largest payload.
         heartbeat_interval_s: how often the connection is checked.
         heartbeat_timeout_s: silence after which the store counts as gone.
+
+    Attributes:
+        was_refused: whether the store answered the last `begin` with an error, so that no refit of
+            it can have formed.
 
     Raises:
         LayoutError: a number is out of range.
@@ -96,6 +100,7 @@ class Rendezvous:
         self._known_members: tuple[Member, ...] = ()
         self._begun: int | None = None
         self._is_closed = False
+        self.was_refused = False
 
     def __enter__(self) -> Self:
         return self
@@ -171,12 +176,15 @@ class Rendezvous:
             version=version,
         )
         self._begun = request.request
+        self.was_refused = False
         try:
             reply, payloads = client.call(
                 request, payload, timeout_s=remaining_s + GRACE_S, while_waiting=while_waiting
             )
             return self._note(expect(reply, Started), tuple(payloads))
-        except BaseException:
+        except BaseException as error:
+            is_answered = client.is_answered(request.request)
+            self.was_refused = is_answered and isinstance(error, ReshardError)
             self.withdraw()
             raise
 

@@ -60,6 +60,7 @@ class Session:
         *,
         rank_offset: int,
         timeout_s: float,
+        while_waiting: Callable[[], None] | None = None,
     ) -> None:
         self._roster = roster
         self._ranks = roster.ranks[exchange.process]
@@ -80,7 +81,7 @@ class Session:
         chunk = self._agree(exchange, len(peers[0]) + len(peers[1]), _left(deadline))
         self._chunk_bytes = chunk
         self._local.compile(chunk)
-        self._connect(exchange, everybody, peers, deadline)
+        self._connect(exchange, everybody, peers, deadline, while_waiting)
 
     def _peers(self) -> tuple[list[int], list[int]]:
         """Returns the other processes that this one sends to, and receives from."""
@@ -120,6 +121,7 @@ class Session:
         everybody: Sequence[Contribution],
         peers: tuple[list[int], list[int]],
         deadline: float,
+        while_waiting: Callable[[], None] | None,
     ) -> None:
         """Opens the transport if any two processes have something to send each other."""
         from reshard._native import Communicator
@@ -145,7 +147,9 @@ class Session:
             exchange.exchange("listening", b"", timeout_s=_left(deadline))
             if self._communicator is not None:
                 # The deadline may be over already, but connecting takes no limit of 0.
-                self._communicator.connect(max(_left(deadline), _SHORTEST_RUN_S))
+                self._communicator.connect(
+                    max(_left(deadline), _SHORTEST_RUN_S), while_waiting=while_waiting
+                )
             exchange.exchange("connected", b"", timeout_s=_left(deadline))
         except BaseException:
             self.close()
@@ -283,8 +287,8 @@ class Session:
         if lost is None:
             return error
         text = (
-            f"{error} Rank {error.peer} of the plan belongs to {self._roster.names[lost]}. The "
-            "next refit brings everything again."
+            f"{error} Rank {error.peer} of the plan belongs to {self._roster.names[lost]}. What "
+            "comes next brings everything again."
         )
         return type(error)(text, rank=error.rank, peer=error.peer, status=error.status)
 

@@ -101,9 +101,8 @@ class Source(RefitEnd):
             )
         return number
 
-    def close(self) -> None:
-        """Leaves, closes the store, and frees everything; closing twice is fine."""
-        super().close()
+    def _free(self) -> None:
+        super()._free()
         self._close_server()
 
     def _close_server(self) -> None:

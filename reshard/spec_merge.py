@@ -87,7 +87,7 @@ class _Joiner:
         return BoxLayout(tuple(entries.items()))
 
     def _refuse(self, first: int, one: TensorSpec, second: int, other: TensorSpec) -> NoReturn:
-        for what in ("shape", "dtype", "layout", "parts", "padding"):
+        for what in ("shape", "dtype", "parts", "padding", "layout"):
             if getattr(one, what) != getattr(other, what):
                 here, there = _texts(getattr(one, what), getattr(other, what))
                 raise LayoutError(

@@ -193,8 +193,8 @@ class StoreClient:
         Raises:
             ReshardError: the store answered with an error of this class.
             StoreGoneError: the connection ended.
-            RendezvousError: the token was refused, the payload is too large, or another thread
-                interrupted this.
+            RendezvousError: the token was refused, the payload is too large, or
+                `interrupt` was called.
             TransferTimeout: nothing came in time.
         """
         self._send(request, payload)
@@ -210,14 +210,14 @@ class StoreClient:
                     return answer
             self._raise_failure()
             if self._is_interrupted:
-                raise RendezvousError("closed by another thread while this call waited.")
+                raise RendezvousError("closed while this call waited.")
             if remaining_s <= 0:
                 raise self._timeout(timeout_s)
             if while_waiting is not None:
                 while_waiting()
 
     def interrupt(self) -> None:
-        """Makes the call of another thread raise within 0.2 s, and all later ones; any thread."""
+        """Makes a call under way raise within 0.2 s, and all later ones; any thread."""
         self._is_interrupted = True
 
     def close(self) -> None:

@@ -195,7 +195,8 @@ class _StoreLoop:
         except BaseException:
             self._context.destroy(linger=0)
             raise
-        bound_here(self.address.port, 1)
+        self._bound = wanted.resolve().host, self.address.port
+        bound_here(*self._bound, 1)
 
     def _open_router(self, max_message_bytes: int, heartbeat: tuple[int, int]) -> zmq.Socket[bytes]:
         router = self._context.socket(zmq.ROUTER)
@@ -254,7 +255,7 @@ class _StoreLoop:
             self._router.close(linger=_LINGER_MS)
             self._wake_receiver.close()
             self._context.term()
-            bound_here(self.address.port, -1)
+            bound_here(*self._bound, -1)
 
     def _serve(self) -> None:
         poller = zmq.Poller()

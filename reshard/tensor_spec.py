@@ -159,7 +159,7 @@ class TensorSpec:
             raise LayoutError(
                 f"{self.name}: padding {self.padding!r} is unknown; use one of {get_args(Padding)}."
             )
-        object.__setattr__(self, "padding", str(self.padding))
+        object.__setattr__(self, "padding", str.__str__(self.padding))
         try:
             self.layout.check(self.shape)
             uncovered = self.uncovered()

@@ -15,6 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 __all__ = [
     "axes_of_mesh_are_concrete",
+    "devices_of",
     "is_array",
     "is_prng_key",
     "is_tracer",
@@ -68,6 +69,14 @@ def narrowed(dtype: np.dtype) -> np.dtype:
 def platform_of(device: Any) -> str:  # noqa: ANN401 - jax.Device has no attributes for mypy
     """Returns the platform of a device, such as "cpu"."""
     return str(device.platform)
+
+
+def devices_of(sharding: Sharding | None) -> frozenset[Any]:
+    """Returns the devices of a sharding; none without one, or over an abstract mesh."""
+    try:
+        return frozenset() if sharding is None else frozenset(sharding.device_set)
+    except (ValueError, NotImplementedError):  # what versions raise for an AbstractMesh
+        return frozenset()
 
 
 def is_array(value: object) -> TypeGuard[jax.Array]:

@@ -18,6 +18,7 @@ from reshard import (
     padding_of,
     parts_of,
 )
+from reshard_jax.compat import devices_of
 from reshard_jax.dtypes import dtype_of
 from reshard_jax.layout import Boxes, LayoutTable
 from reshard_jax.ranks import Ranks
@@ -131,5 +132,10 @@ def _leaf(name: str, value: jax.Array | jax.ShapeDtypeStruct) -> Leaf:
         raise LayoutError(
             f"{name}: {value} has no sharding. Give jax.ShapeDtypeStruct(shape, dtype, "
             "sharding=...); jax.eval_shape drops it."
+        )
+    if not devices_of(sharding):
+        raise LayoutError(
+            f"{name}: {sharding} has no devices. Give a sharding over a mesh of devices, not over "
+            "an AbstractMesh."
         )
     return Leaf(name, tuple(value.shape), np.dtype(value.dtype), sharding)

@@ -86,7 +86,7 @@ class Destination:
         self._allowed = patterns_of("allow_unmatched", allow_unmatched)
         self.version: int | None = None
         self.report: RefitReport | None = None
-        ranks = Ranks.of_leaves(jax.tree.leaves(template))
+        ranks = Ranks.of_tree(template, leaves)
         self._end = reshard.Destination(
             address,
             (),

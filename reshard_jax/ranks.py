@@ -12,7 +12,8 @@ from collections.abc import Iterable
 import jax
 
 from reshard import LayoutError
-from reshard_jax.compat import is_array, platform_of
+from reshard_jax.compat import devices_of, is_array, platform_of
+from reshard_jax.tree import Leaves, NamedTree
 
 __all__ = ["Ranks"]
 
@@ -39,17 +40,28 @@ class Ranks:
         """Returns the ranks of the platform on which the largest leaf is, JAX's default if none is.
 
         Args:
-            leaves: of any kind; only arrays and `jax.ShapeDtypeStruct`s with a sharding count.
+            leaves: of any kind; only arrays and `jax.ShapeDtypeStruct`s on devices count.
         """
-        placed = [
-            leaf
-            for leaf in leaves
-            if (is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)) and leaf.sharding
-        ]
-        if not placed:
-            return cls(jax.default_backend())
-        largest = max(placed, key=lambda leaf: leaf.size)
-        return cls(platform_of(next(iter(largest.sharding.device_set))))
+        platform, most = jax.default_backend(), -1
+        for leaf in leaves:
+            if is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct):
+                devices = devices_of(leaf.sharding)
+                if devices and leaf.size > most:
+                    platform, most = platform_of(next(iter(devices))), leaf.size
+        return cls(platform)
+
+    @classmethod
+    def of_tree(cls, tree: object, leaves: Leaves | None) -> Ranks:
+        """Returns the ranks of the platform of the weights of a tree.
+
+        A tree that cannot be read counts as one without weights: what is wrong with it is said when
+        it is described.
+        """
+        try:
+            values = NamedTree(tree, leaves).values
+        except LayoutError:
+            values = ()
+        return cls.of_leaves(values)
 
     @property
     def size(self) -> int:

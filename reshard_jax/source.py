@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self, SupportsIndex
 
-import jax
-
 import reshard
 from reshard import (
     DEFAULT_STAGING_BYTES,
@@ -87,7 +85,7 @@ class Source:
         timeout_s: float = 60.0,
     ) -> None:
         self._forms, self._leaves, self._padding = forms, leaves, padding
-        ranks = Ranks.of_leaves(jax.tree.leaves(params))
+        ranks = Ranks.of_tree(params, leaves)
         self._end = reshard.Source(
             address,
             (),

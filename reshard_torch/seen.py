@@ -22,8 +22,8 @@ class SeenTensor:
     """What a reader saw under one name. Keeps neither the tensor nor its memory alive."""
 
     __slots__ = (
-        *("_address", "_dtype", "_local", "_name", "_rest", "_shape", "_spec", "_stride"),
-        "_tensor",
+        *("_address", "_dtype", "_lazy", "_local", "_name", "_rest", "_shape", "_spec"),
+        *("_stride", "_tensor"),
     )
 
     def __init__(self, name: str, given: object) -> None:
@@ -42,6 +42,7 @@ class SeenTensor:
         self._dtype = local.dtype
         self._shape = local.shape
         self._stride = local.stride() if is_plain else ()
+        self._lazy = (local.is_conj(), local.is_neg()) if is_plain else (False, False)
 
     def is_same(self, name: str, given: object) -> bool:
         """True if the name stands for the same tensor, placed alike, in the same memory."""
@@ -60,4 +61,5 @@ class SeenTensor:
             and local.dtype == self._dtype
             and local.shape == self._shape
             and local.stride() == self._stride
+            and (local.is_conj(), local.is_neg()) == self._lazy
         )

@@ -1,5 +1,7 @@
 #include "worker_pool.h"
 
+#include <system_error>
+
 #include "clock.h"
 #include "signals_blocked.h"
 
@@ -20,8 +22,13 @@ void spin_until(const Condition& condition) {
 
 WorkerPool::WorkerPool(int num_threads) {
   const SignalsBlocked blocked;
-  for (int part = 1; part < num_threads; ++part) {
-    threads_.emplace_back([this, part] { work(part); });
+  threads_.reserve(static_cast<std::size_t>(num_threads));
+  try {
+    for (int part = 1; part < num_threads; ++part) {
+      threads_.emplace_back([this, part] { work(part); });
+    }
+  } catch (const std::system_error&) {
+    // Threads only make it faster: a system that gives no more of them is served with those there.
   }
 }
 

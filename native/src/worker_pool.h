@@ -15,8 +15,8 @@ namespace reshard {
 
 class WorkerPool {
  public:
-  // Starts num_threads - 1 threads; the caller of `run` is the other one. They end with the pool
-  // and never run a signal handler.
+  // Starts num_threads - 1 threads, or fewer if the system gives no more; the caller of `run` is
+  // the other one. They end with the pool and never run a signal handler.
   explicit WorkerPool(int num_threads);
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;

@@ -29,7 +29,7 @@ LAYERS = {
         "local_member", "one_call", "rendezvous", "exchange",
     },
     "session": {"machine", "floor", "report", "outcome", "contribution", "session"},
-    "ends": {"refit_end", "source", "destination", "loopback"},
+    "ends": {"refit_end", "beginning", "source", "destination", "loopback"},
     "package": {"reshard"},
 }  # fmt: skip
 

@@ -111,3 +111,13 @@ def test_explicit_boxes_are_planned_once_per_choice_of_holders(num_holders):
     for rotation, found in enumerate(legs):
         assert found is legs[rotation % num_holders]
     assert len({id(each) for each in legs}) == num_holders
+
+
+def test_boxes_of_two_and_of_three_holders_repeat_after_six_tensors():
+    layout = {rank: Box((0,), (4,)) for rank in (0, 1)} | {r: Box((4,), (4,)) for r in (2, 3, 4)}
+    src = TensorSpec("w", (8,), "float32", BoxLayout(layout))
+    dst = TensorSpec("w", (8,), "float32", BoxLayout({9: Box((0,), (8,))}))
+    plan = SweepPlan(match([src], [dst])[0].geometry)
+    peers = [tuple(leg.peer for leg in plan.receives(0, rotation)) for rotation in range(12)]
+    assert len(set(peers[:6])) == 6
+    assert peers[:6] == peers[6:]

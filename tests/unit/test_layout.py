@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import pickle
 
 import numpy as np
@@ -348,3 +349,14 @@ def test_names_and_numbers_of_any_kind_become_plain_ones(given, plain):
 def test_what_is_no_box_of_a_rank_is_refused(boxes):
     with pytest.raises(LayoutError, match=r"rank 4: .* is no Box, and no list of LocalBox"):
         BoxLayout({4: boxes})
+
+
+class _Division(str, enum.Enum):  # noqa: UP042 (a StrEnum prints as its value)
+    BALANCED = "balanced"
+
+
+def test_a_text_of_a_class_of_its_own_means_what_it_says():
+    layout = Layout(Mesh.of(x=4), (Shard(0),), division=_Division.BALANCED)
+    assert layout == Layout(Mesh.of(x=4), (Shard(0),), division="balanced")
+    assert repr(layout).endswith("division='balanced')")
+    assert layout.local_shape(2, (10,)) == (2,)

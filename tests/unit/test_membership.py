@@ -698,6 +698,17 @@ def test_a_departure_after_a_refusal_tells_the_reason_in_a_later_timeout() -> No
     )
 
 
+def test_a_refit_forms_as_soon_as_the_last_that_kept_it_back_is_dropped() -> None:
+    """The next program timed out in the same moment, and missed nobody."""
+    desk = joined("source.0", "a.0", "a.1", "b.0", a=2)
+    desk.begin("source.0", timeout_s=60.0)
+    desk.begin("a.0", timeout_s=5.0)
+    desk.begin("b.0", timeout_s=5.0)
+    desk.advance(5.0)
+    assert "a' process 1" in desk.error("a.0").message
+    assert desk.started("source.0").epoch == desk.started("b.0").epoch == 1
+
+
 def test_a_lost_source_process_is_told_to_everybody_who_waits() -> None:
     desk = joined("source.0", "source.1", "engine.0", source=2)
     desk.begin("engine.0")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from array import array
 from itertools import chain
 
@@ -190,3 +192,36 @@ def test_wrong_runs_are_refused():
 def test_chunk_bytes_has_limits():
     with pytest.raises(PlanError, match="chunk_bytes 15"):
         make_program([], [], [], chunk_bytes=15)
+
+
+_WITH_LITTLE_ROOM = """
+import resource
+from array import array
+from pathlib import Path
+import numpy as np
+from reshard import _native
+
+source = np.arange(1 << 22, dtype=np.uint8)
+destination = np.zeros_like(source)
+row = [1, source.nbytes, 1]
+program = _native.Program(
+    array("q", [0, 0, 1, 1, 0, 1]),
+    array("q", [0, 0, 0, 1, 1, *row, 1, 1, 0, 1, 1, *row]),
+    array("q"),
+    array("q", [0, source.nbytes, 0, source.nbytes]),
+    2,
+    1 << 22,
+)
+addresses = array("Q", [source.ctypes.data, destination.ctypes.data])
+pages = int(Path("/proc/self/statm").read_text().split()[0])
+room = pages * resource.getpagesize() + (12 << 20)  # a thread takes 8 MiB and more
+resource.setrlimit(resource.RLIMIT_AS, (room, room))
+program.run(None, addresses, run_id=1, timeout_s=10, num_threads=8)
+assert (source == destination).all()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_system_that_gives_no_more_threads_is_served_with_those_there():
+    """The process was aborted when the second could not start."""
+    subprocess.run([sys.executable, "-c", _WITH_LITTLE_ROOM], check=True, timeout=60)

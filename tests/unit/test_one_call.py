@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -28,7 +30,7 @@ def test_a_call_of_another_thread_is_refused_while_one_is_under_way() -> None:
 
 def test_calls_inside_calls_of_one_thread_are_fine() -> None:
     calls = OneCall("this engine")
-    with calls.calling(), calls.calling(), calls.closing(lambda: pytest.fail("nobody to stop")):
+    with calls.calling(), calls.calling():
         pass
 
 
@@ -44,10 +46,62 @@ def test_a_close_interrupts_the_call_of_another_thread_and_waits_for_it() -> Non
     with ThreadPoolExecutor(1) as pool:
         under_way = pool.submit(call)
         assert is_in.wait(WAIT_S)
-        with calls.closing(is_told.set):
-            order.append("closing")
+        calls.close(is_told.set, lambda: order.append("freed"))
         under_way.result(WAIT_S)
-    assert order == ["call ended", "closing"]
+    assert order == ["call ended", "freed"]
+
+
+def test_a_close_inside_of_a_call_frees_when_the_call_ends() -> None:
+    """As from a signal handler, which must return before the call that it interrupted can."""
+    calls, order = OneCall("this"), []
+    with calls.calling():
+        with calls.calling():
+            calls.close(lambda: order.append("interrupted"), lambda: order.append("freed"))
+        order.append("inner call ended")
+    assert order == ["interrupted", "inner call ended", "freed"]
+    with calls.calling():
+        pass
+    assert order.count("freed") == 1
+
+
+def test_a_call_while_it_is_closed_says_so() -> None:
+    calls, is_in, may_end = OneCall("this engine"), threading.Event(), threading.Event()
+
+    def free() -> None:
+        is_in.set()
+        assert may_end.wait(WAIT_S)
+
+    with ThreadPoolExecutor(1) as pool:
+        closing = pool.submit(calls.close, lambda: None, free)
+        assert is_in.wait(WAIT_S)
+        with pytest.raises(LayoutError, match="which closes it"), calls.calling():
+            pytest.fail("called")
+        may_end.set()
+        closing.result(WAIT_S)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*fork.*:RuntimeWarning")  # JAX, where it is loaded
+def test_a_forked_child_does_not_wait_for_a_call_of_its_parent() -> None:
+    calls, is_in, may_end = OneCall("this"), threading.Event(), threading.Event()
+
+    def call() -> None:
+        with calls.calling():
+            is_in.set()
+            assert may_end.wait(WAIT_S)
+
+    with ThreadPoolExecutor(1) as pool:
+        under_way = pool.submit(call)
+        assert is_in.wait(WAIT_S)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(round(WAIT_S))  # for a close that waits
+            freed: list[bool] = []
+            calls.close(lambda: None, lambda: freed.append(True))
+            os._exit(0 if freed else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        may_end.set()
+        under_way.result(WAIT_S)
 
 
 def test_a_call_that_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +116,7 @@ def test_a_call_that_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> No
     with ThreadPoolExecutor(1) as pool:
         under_way = pool.submit(call)
         assert is_in.wait(WAIT_S)
-        with pytest.raises(TransferTimeout, match="still in a call"), calls.closing(lambda: None):
-            pytest.fail("closed")
+        with pytest.raises(TransferTimeout, match="still in a call"):
+            calls.close(lambda: None, lambda: pytest.fail("freed"))
         may_end.set()
         under_way.result(WAIT_S)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import os
+import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -14,8 +16,15 @@ import numpy as np
 import pytest
 
 from reshard import Layout, Mesh, Shard, TensorSpec
+from reshard._native import Communicator
 from reshard.destination import Destination
-from reshard.errors import LayoutError, RendezvousError, TransportError
+from reshard.errors import (
+    LayoutError,
+    PlanError,
+    RendezvousError,
+    TransferTimeout,
+    TransportError,
+)
 from reshard.loopback import buffer_of_array
 from reshard.rendezvous import Rendezvous
 from reshard.source import Source
@@ -209,7 +218,7 @@ def test_closing_ends_the_wait_of_another_thread(pair: Pair, has_refitted: bool)
         waiting = pool.submit(pair.destination.refit, pair._wanted)
         _wait_until_it_waits(pair)
         pair.destination.close()
-        with pytest.raises(RendezvousError, match="closed by another thread"):
+        with pytest.raises(RendezvousError, match="closed while this call waited"):
             waiting.result(WAIT_S)
     with pytest.raises(LayoutError, match="closed; make a new one"):
         pair.destination.refit(pair._wanted)
@@ -229,3 +238,106 @@ def test_closing_ends_the_search_of_another_thread_for_a_store() -> None:
             destination.close()
             with pytest.raises(RendezvousError, match="closed"):
                 searching.result(WAIT_S)
+
+
+def test_a_wait_that_nobody_ends_keeps_the_plan(pair: Pair) -> None:
+    """An engine that asks often and briefly made everybody plan anew for every refit."""
+    pair.check_that_a_refit_works(1)
+    plan = pair.destination._session
+    assert plan is not None
+    for end, call in (
+        (pair.destination, lambda: pair.destination.refit(pair._wanted, timeout_s=0.05)),
+        (pair.source, lambda: pair.source.publish(pair._own, version=2, timeout_s=0.05)),
+    ):
+        session = end._session
+        with pytest.raises(TransferTimeout):
+            call()
+        assert end._session is session
+        assert "1 tensors" in end.describe_plan()
+
+
+@pytest.mark.parametrize("limit", [-1, float("nan"), "5", True, float("inf")])
+def test_a_limit_that_is_none_is_told_to_both_sides_at_once(pair: Pair, limit: Any) -> None:
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(pair.destination.refit, pair._wanted)
+        _wait_until_it_waits(pair)
+        with pytest.raises(LayoutError, match="is not a number of seconds"):
+            pair.source.publish(pair._own, version=1, timeout_s=limit)
+        with pytest.raises(LayoutError, match=r"source 'source' process 0.*not a number of sec"):
+            waiting.result(WAIT_S)
+    pair.check_that_a_refit_works(1)
+
+
+def test_of_several_engines_the_one_that_does_not_fit_is_named() -> None:
+    options: dict[str, Any] = {"ranks": [0], "num_ranks": 1, "timeout_s": WAIT_S}
+    other = TensorSpec("w", (4, 4), "float32", Layout(Mesh.of(x=1), (Shard(0),)))
+    small = np.zeros((4, 4), np.float32)
+    with contextlib.ExitStack() as stack:
+        pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(2))
+        source = stack.enter_context(Source(LOOPBACK, [SPEC], min_destinations=2, **options))
+        address = str(source.address)
+        right = stack.enter_context(Destination(address, [SPEC], group="right", **options))
+        wrong = stack.enter_context(Destination(address, [other], group="wrong", **options))
+        calls = [
+            pool.submit(right.refit, {(0, "w"): buffer_of_array(np.zeros_like(W))}),
+            pool.submit(wrong.refit, {(0, "w"): buffer_of_array(small)}),
+        ]
+        message = r"of several destinations, that of destination 'wrong' process 0.*\n.*\(8, 4\)"
+        with pytest.raises(PlanError, match=message):
+            source.publish({(0, "w"): buffer_of_array(W)}, version=1)
+        for call in calls:
+            with pytest.raises(PlanError, match=message):
+                call.result(WAIT_S)
+
+
+def test_a_close_from_a_signal_handler_ends_the_call_that_it_interrupted(pair: Pair) -> None:
+    """As SIGTERM does of an engine that waits for the next version."""
+    closed: list[bool] = []
+
+    def close(*_: object) -> None:
+        pair.destination.close()
+        closed.append(True)
+
+    before = signal.signal(signal.SIGALRM, close)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(RendezvousError, match="closed while this call waited"):
+            pair.destination.refit(pair._wanted)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert closed == [True]
+    with pytest.raises(LayoutError, match="closed; make a new one"):
+        pair.destination.refit(pair._wanted)
+
+
+def test_a_close_while_peers_are_connected_ends_the_call(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session is not there yet, so nobody could abort it."""
+    is_connecting = threading.Event()
+    connect = Communicator.connect
+
+    def late(self: Communicator, timeout_s: float, *, while_waiting: Any = None) -> None:
+        if threading.current_thread().name.startswith("late"):
+            is_connecting.set()
+            assert is_closed.wait(WAIT_S)  # never comes in time for its peer
+        connect(self, timeout_s, while_waiting=while_waiting)
+
+    is_closed = threading.Event()
+    monkeypatch.setattr(Communicator, "connect", late)
+    with (
+        concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="late") as late_pool,
+        concurrent.futures.ThreadPoolExecutor(1) as pool,
+    ):
+        source = late_pool.submit(pair.source.publish, pair._own, version=1)
+        destination = pool.submit(pair.destination.refit, pair._wanted)
+        assert is_connecting.wait(WAIT_S)
+        started = time.monotonic()
+        pair.destination.close()
+        assert time.monotonic() - started < PROMPT_S
+        with pytest.raises(TransportError, match="closed"):
+            destination.result(WAIT_S)
+        is_closed.set()
+        with pytest.raises(TransportError):
+            source.result(WAIT_S)

@@ -271,7 +271,7 @@ def test_a_begin_is_withdrawn_when_the_refit_has_formed_already() -> None:
 def test_a_begin_that_never_was_is_not_withdrawn() -> None:
     with _team("source", "engine") as (_, members):
         goes = _begin(members)
-        with pytest.raises(RendezvousError, match="timeout_s="):
+        with pytest.raises(LayoutError, match="timeout_s="):
             members[1].begin(timeout_s=-1.0)
         members[1].withdraw()
         assert _exchange(members, goes) == [[b"done 0", b"done 1"]] * 2
@@ -309,7 +309,7 @@ def test_a_closed_rendezvous_names_itself() -> None:
 
 @pytest.mark.parametrize("timeout_s", [-1.0, float("nan"), float("inf")])
 def test_a_limit_that_is_none_is_refused(timeout_s: float) -> None:
-    with _team("source") as (_, members), pytest.raises(RendezvousError, match="timeout_s="):
+    with _team("source") as (_, members), pytest.raises(LayoutError, match="timeout_s="):
         members[0].begin(timeout_s=timeout_s)
 
 

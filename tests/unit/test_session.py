@@ -30,6 +30,7 @@ from reshard import (
     VerificationError,
     make_contribution,
 )
+from reshard._native import Program
 from reshard.contribution import Contribution, decode_all, make_epoch_plan
 from reshard.exchange import SingleProcessExchange, ThreadExchange
 from reshard.local_program import LocalProgram
@@ -523,3 +524,21 @@ def test_a_cast_that_one_destination_allows_is_not_done_to_another():
     assert len(make_epoch_plan(roster, [source, allowed, allowed]).pairs) == 2
     with pytest.raises(PlanError, match="no cast rule"):
         make_epoch_plan(roster, [source, allowed, contribution([], narrow)])
+
+
+def test_a_process_of_several_ranks_copies_with_the_threads_it_may(
+    members, together, monkeypatch
+) -> None:
+    used: list[int] = []
+    run = Program.run
+
+    def spy(self: Program, *arguments: object, num_threads: int = 1, **options: object) -> object:
+        used.append(num_threads)
+        return run(self, *arguments, num_threads=num_threads, **options)
+
+    monkeypatch.setattr(Program, "run", spy)
+    monkeypatch.setattr("reshard.session.num_copy_threads", lambda *_: 3)
+    team = members()
+    together(Member.open, team)
+    together(partial(Member.refit, run_id=1), team)
+    assert used == [3] * len(team)

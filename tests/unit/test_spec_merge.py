@@ -13,6 +13,7 @@ from reshard import (
     LayoutError,
     LocalBox,
     Mesh,
+    Part,
     Replicate,
     Shard,
     TensorSpec,
@@ -115,3 +116,37 @@ def test_tensors_that_are_cut_alike_share_their_joined_layout():
     joined = merged(*copies)
     assert len({id(spec.layout) for spec in joined}) == 1
     assert isinstance(joined[0].layout, Layout)
+
+
+def test_tensors_that_processes_cut_differently_keep_their_own_layouts():
+    """The first process has the same part of both."""
+    own = {"v": ((0, 2), (2, 2)), "w": ((0, 2), (2, 1))}
+    told = []
+    for rank in range(2):
+        boxes = {name: Box((own[name][rank][0], 0), (own[name][rank][1], 2)) for name in own}
+        told.append(
+            [
+                TensorSpec("v", (4, 2), "float32", BoxLayout({rank: boxes["v"]})),
+                TensorSpec("w", (3, 2), "float32", BoxLayout({rank: boxes["w"]})),
+            ]
+        )
+    v, w = merged(*told)
+    assert v.layout.local_shape(1, (4, 2)) == (2, 2)
+    assert w.layout.local_shape(1, (3, 2)) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"dtype": "int32"}, "dtype float32, process 1 says int32"),
+        ({"shape": (4, 4)}, "shape"),
+        ({"padding": "zero"}, "padding refuse, process 1 says zero"),
+        ({"parts": (Part("other"),)}, "parts"),
+    ],
+)
+def test_boxes_are_not_joined_if_anything_else_differs(change, what):
+    layouts = [BoxLayout({rank: Box((2 * rank, 0), (2, 2))}) for rank in range(2)]
+    first = TensorSpec("w", (4, 2), "float32", layouts[0])
+    second = dataclasses.replace(TensorSpec("w", (4, 2), "float32", layouts[1]), **change)
+    with pytest.raises(LayoutError, match=rf"w: source process 0 says {what}"):
+        merged([first], [second])

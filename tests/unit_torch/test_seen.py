@@ -152,3 +152,13 @@ def test_a_reader_follows_every_change() -> None:
         "v",
     ]
     assert [spec.name for spec in reader.read({"v": tensor}).specs] == ["v"]
+
+
+@pytest.mark.parametrize("lazily", [torch.conj, lambda z: torch._neg_view(z)])
+def test_a_value_that_is_only_marked_as_conjugated_or_negated_is_another(lazily) -> None:
+    """Address, shape and strides are as before, and the memory too."""
+    parameter = torch.nn.Parameter(torch.tensor([1 + 2j, 3 - 4j]))
+    seen = SeenTensor("w", parameter)
+    assert seen.is_same("w", parameter)
+    parameter.data = lazily(parameter.data)
+    assert not seen.is_same("w", parameter)
