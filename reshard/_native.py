@@ -9,8 +9,7 @@ from __future__ import annotations
 import threading
 import weakref
 from array import array
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +21,7 @@ from reshard.errors import (
     TransportError,
     UnsupportedError,
 )
+from reshard.exclusive import Exclusive, Hold
 
 try:
     from reshard._native_bindings import ffi as _ffi
@@ -144,7 +144,7 @@ class Communicator:
     def __init__(self, handle: Any) -> None:  # noqa: ANN401 (a cffi pointer has no public type)
         self._handle = handle
         # Held by connect, a run, and close, which must not overlap. Taken before _handle_lock.
-        self._lock = threading.Lock()
+        self._busy = Exclusive()
         # Held by calls that any thread may make at any time, so that the handle outlives them.
         # A signal handler may abort inside of such a call, hence reentrant.
         self._handle_lock = threading.RLock()
@@ -199,8 +199,13 @@ class Communicator:
         options.slot_bytes = slot_bytes
         options.slots_per_ring = slots_per_ring
         out = _ffi.new("reshard_communicator **")
-        check(_lib.reshard_communicator_create_shm(options, out))
-        return cls(out[0])
+        try:
+            check(_lib.reshard_communicator_create_shm(options, out))
+            return cls(out[0])
+        except BaseException:  # an interrupt after it was made, before anybody holds it
+            if out[0] != _ffi.NULL:
+                _lib.reshard_communicator_destroy(out[0])
+            raise
 
     def connect(self, timeout_s: float, *, while_waiting: Callable[[], None] | None = None) -> None:
         """Pairs up with all peers.
@@ -216,7 +221,7 @@ class Communicator:
         Collective: every process, in any order.
         """
         timeout_ns = _nanoseconds(timeout_s)
-        with self._lock:
+        with _exclusive(self._busy, "communicator"):
             while True:
                 handle = self._open_handle()
                 status = _lib.reshard_communicator_connect(handle, timeout_ns, _SLICE_NS)
@@ -242,18 +247,29 @@ class Communicator:
         """Frees the communicator; a run that is under way on another thread is aborted first."""
         if not self._finalizer.alive:
             return
-        if not self._lock.acquire(blocking=False):
-            self.abort("the communicator was closed during a run.")
-            if not self._lock.acquire(timeout=_CLOSE_TIMEOUT_S):
-                raise TransportError(
-                    f"communicator: still in use {_CLOSE_TIMEOUT_S} s after its abort. Close it on "
-                    "another thread than the one that runs it, or after the run."
-                )
+        if self._busy.is_of_parent:
+            self._finalizer()  # does nothing in a forked child
+            return
         try:
+            self._free(0.0)
+        except BlockingIOError:
+            self.abort("the communicator was closed during a run.")
+            try:
+                self._free(_CLOSE_TIMEOUT_S)
+            except BlockingIOError:
+                raise TransportError(
+                    f"communicator: still in use {_CLOSE_TIMEOUT_S} s after its abort."
+                ) from None
+
+    def _free(self, timeout_s: float) -> None:
+        with self._busy.hold(timeout_s=timeout_s) as hold:
+            if not hold.is_outermost:
+                raise TransportError(
+                    "communicator: closed inside of a run of the same thread, as from a signal "
+                    "handler. Abort it there, and close it after the run."
+                )
             with self._handle_lock:
                 self._finalizer()
-        finally:
-            self._lock.release()
 
     def __enter__(self) -> Communicator:
         return self
@@ -311,7 +327,7 @@ class Program:
         out = _ffi.new("reshard_program **")
         check(_lib.reshard_program_create(tables, out))
         self._handle: Any = _ffi.gc(out[0], _lib.reshard_program_destroy)
-        self._lock = threading.Lock()
+        self._busy = Exclusive()
 
     def describe(self) -> ProgramInfo:
         """Returns what a run of this program moves."""
@@ -355,11 +371,9 @@ class Program:
         stats = _ffi.new("reshard_run_stats *")
         stats.size = _ffi.sizeof("reshard_run_stats")
         pointers = _ffi.cast("void *const *", _ffi.from_buffer("uint64_t[]", addresses))
-        with _exclusive(self._lock, "program"), ExitStack() as stack:
-            carrier = _ffi.NULL
-            if communicator is not None:
-                stack.enter_context(_exclusive(communicator._lock, "communicator"))
-                carrier = communicator._open_handle()
+        carrier_busy = self._busy if communicator is None else communicator._busy
+        with _exclusive(self._busy, "program"), _exclusive(carrier_busy, "communicator"):
+            carrier = _ffi.NULL if communicator is None else communicator._open_handle()
             handle = self._open_handle()
             check(_lib.reshard_program_begin(handle, carrier, pointers, len(addresses), options))
             check(_progress_to_end(handle, stats))
@@ -367,7 +381,9 @@ class Program:
 
     def close(self) -> None:
         """Frees the program; closing twice is fine."""
-        with _exclusive(self._lock, "program"):
+        if self._busy.is_of_parent:
+            return
+        with _exclusive(self._busy, "program"):
             handle, self._handle = self._handle, None
             if handle is not None:
                 _ffi.release(handle)
@@ -378,15 +394,10 @@ class Program:
         return self._handle
 
 
-@contextmanager
-def _exclusive(lock: threading.Lock, what: str) -> Iterator[None]:
-    """Holds `lock`; raises instead of waiting when another thread has it."""
-    if not lock.acquire(blocking=False):
-        raise TransportError(f"{what}: another thread runs it. Use one {what} per thread.")
-    try:
-        yield
-    finally:
-        lock.release()
+def _exclusive(busy: Exclusive, what: str) -> Hold:
+    """Holds what one thread at a time may run; raises instead of waiting for another one."""
+    text = f"{what}: another thread runs it. Use one {what} per thread."
+    return busy.hold(lambda: TransportError(text))
 
 
 def _nanoseconds(timeout_s: float) -> int:

@@ -77,7 +77,7 @@ class EpochExchange:
         while_waiting: Callable[[], None] | None = None,
     ) -> list[bytes]:
         """Gives a payload to all members and returns all payloads; see `Exchange.exchange`."""
-        check_timeout(timeout_s)
+        timeout_s = check_timeout(timeout_s)
         if self._closed_by is not None:
             raise RendezvousError(
                 f"exchange {name!r} of epoch {self._go.epoch}: closed by an earlier error: "
@@ -116,18 +116,20 @@ class EpochExchange:
         )
 
 
-def check_timeout(timeout_s: object) -> None:
-    """Refuses a limit that is negative, infinite or not a number.
+def check_timeout(timeout_s: object) -> float:
+    """Returns a limit as a plain number, if it is neither negative nor infinite.
 
     Raises:
         LayoutError: it is.
     """
     is_number = isinstance(timeout_s, Real) and not isinstance(timeout_s, bool)
-    if not (is_number and 0.0 <= float(timeout_s) <= _MAX_TIMEOUT_S):  # type: ignore[arg-type]
+    limit = float(timeout_s) if is_number else -1.0  # type: ignore[arg-type]
+    if not 0.0 <= limit <= _MAX_TIMEOUT_S:
         raise LayoutError(
             f"timeout_s={timeout_s!r} is not a number of seconds from 0 to {_MAX_TIMEOUT_S:g}. "
             "Give a limit such as 60.0."
         )
+    return limit
 
 
 def expect(reply: Reply, kind: type[_ReplyT]) -> _ReplyT:

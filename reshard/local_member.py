@@ -45,7 +45,7 @@ def local_member(
     num_ranks = number_in(where, "num_ranks", num_ranks, 1)
     return Member(
         role=role,
-        group=group,
+        group=str.__str__(group),
         process=number_in(where, "process", process, 0, num_processes),
         num_processes=num_processes,
         ranks=_checked_ranks(where, ranks, num_ranks),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from types import TracebackType
 
 from reshard.errors import LayoutError, TransferTimeout
+from reshard.exclusive import Exclusive
 
-__all__ = ["OneCall"]
+__all__ = ["Call", "OneCall"]
 
 _CLOSE_S = 30.0
 
@@ -23,38 +23,17 @@ class OneCall:
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._lock = threading.RLock()
-        self._pid = os.getpid()
-        self._depth = 0  # of calls inside calls; guarded by the lock
+        self._busy = Exclusive()
         self._holder = ""
         self._free_later: Callable[[], None] | None = None
 
-    @contextmanager
-    def calling(self) -> Iterator[None]:
-        """A call.
+    def calling(self) -> Call:
+        """A call, as long as a `with` lasts.
 
         Raises:
             LayoutError: another thread is in one, or closes the object.
         """
-        if not self._lock.acquire(blocking=False):
-            raise LayoutError(
-                f"{self._what}: thread {self._holder!r} is in a call of it, and "
-                f"{threading.current_thread().name!r} made another. Make one call at a time: wait "
-                "for the first to return."
-            )
-        try:
-            self._depth += 1
-            self._holder = threading.current_thread().name
-            yield
-        finally:
-            self._depth -= 1
-            free = self._free_later
-            try:
-                if self._depth == 0 and free is not None:
-                    self._free_later = None
-                    free()
-            finally:
-                self._lock.release()
+        return Call(self)
 
     def close(self, interrupt: Callable[[], None], free: Callable[[], None]) -> None:
         """Frees the object as soon as nobody is in a call of it.
@@ -70,22 +49,64 @@ class OneCall:
         Raises:
             TransferTimeout: the call of another thread did not end within half a minute.
         """
-        if os.getpid() != self._pid:
+        if self._busy.is_of_parent:
             free()
             return
-        if not self._lock.acquire(blocking=False):
+        try:
+            self._free_now(0.0, interrupt, free)
+        except BlockingIOError:
             interrupt()
-            if not self._lock.acquire(timeout=_CLOSE_S):
+            try:
+                self._free_now(_CLOSE_S, interrupt, free)
+            except BlockingIOError:
                 raise TransferTimeout(
                     f"{self._what}: thread {self._holder!r} is still in a call {_CLOSE_S} s after "
                     "it was told to end. Nothing was freed; close it again later."
-                )
-        try:
-            if self._depth:
+                ) from None
+
+    def _refusal(self) -> LayoutError:
+        return LayoutError(
+            f"{self._what}: thread {self._holder!r} is in a call of it, and "
+            f"{threading.current_thread().name!r} made another. Make one call at a time: wait for "
+            "the first to return."
+        )
+
+    def _free_now(
+        self, timeout_s: float, interrupt: Callable[[], None], free: Callable[[], None]
+    ) -> None:
+        with self._busy.hold(timeout_s=timeout_s) as hold:
+            if not hold.is_outermost:
                 self._free_later = free
                 interrupt()
                 return
             self._holder = f"{threading.current_thread().name}, which closes it"
             free()
+
+
+class Call:
+    """A call of an object of `OneCall`."""
+
+    __slots__ = ("_calls", "_hold")
+
+    def __init__(self, calls: OneCall) -> None:
+        self._calls = calls
+        self._hold = calls._busy.hold(calls._refusal)
+
+    def __enter__(self) -> None:
+        self._hold.__enter__()
+        self._calls._holder = threading.current_thread().name
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        calls = self._calls
+        free = calls._free_later if self._hold.is_outermost else None
+        try:
+            if free is not None:
+                calls._free_later = None
+                free()
         finally:
-            self._lock.release()
+            self._hold.__exit__(kind, error, trace)

@@ -25,4 +25,4 @@ def patterns_of(argument: str, given: Iterable[str]) -> tuple[str, ...]:
     for pattern in patterns:
         if not isinstance(pattern, str):
             raise LayoutError(f"{argument} holds {pattern!r}, which is no text.")
-    return patterns
+    return tuple(map(str.__str__, patterns))  # texts of other classes cannot be sent

@@ -89,8 +89,7 @@ class RefitEnd:
         self._staging_bytes = number_in(
             f"{role} {group!r}", "staging_bytes", staging_bytes, 1, _MAX_STAGING_BYTES
         )
-        check_timeout(timeout_s)
-        self.timeout_s = timeout_s
+        self.timeout_s = check_timeout(timeout_s)
         self._role: Role = role
         self._calls = OneCall(f"this {role}")
         self._who = f"{member.describe()} at {address}"
@@ -244,11 +243,11 @@ class RefitEnd:
         timeout_s: float | None,
     ) -> RefitReport:
         """Meets the others, and refits once everybody is there."""
-        limit = self.timeout_s if timeout_s is None else timeout_s
         with self.telling_others():
-            check_timeout(limit)
+            limit = check_timeout(self.timeout_s if timeout_s is None else timeout_s)
+            is_verified = _read_flag("verify", verify)
         start = time.perf_counter()
-        own = Beginning(verify, self._session is None, self._problem_of(buffers), limit)
+        own = Beginning(is_verified, self._session is None, self._problem_of(buffers), limit)
         exchange: EpochExchange | None = None
         try:
             # A destination that died since the last refit is the store's to notice: the source
@@ -294,9 +293,13 @@ class RefitEnd:
             # Else nothing has begun, and the plan stays good as long as the members are the same.
             return
         exchange.fail(error)
-        if self._session is not None:
-            self._session.abort(str(error) or type(error).__name__)
-        self._drop_session()
+        try:
+            if self._session is not None:
+                self._session.abort(str(error) or type(error).__name__)
+            self._drop_session()
+        except TransportError as trouble:
+            # What ended the refit is the error to raise.
+            _logger.warning("%s: while giving up: %s", self._who, trouble)
 
     def _before_move(self) -> None:
         """Called when everybody agreed and bytes are about to move."""
@@ -357,3 +360,10 @@ class RefitEnd:
         session, self._session = self._session, None
         if session is not None:
             session.close()
+
+
+def _read_flag(name: str, given: object) -> bool:
+    """Returns a flag as a plain one; NumPy's are taken too."""
+    if given is True or given is False or str(getattr(given, "dtype", "")) == "bool":
+        return bool(given)
+    raise LayoutError(f"{name}={given!r} is neither True nor False.")

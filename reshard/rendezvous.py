@@ -129,7 +129,7 @@ class Rendezvous:
             RendezvousError: nobody is there, the token or the protocol version is refused, or the
                 process does not fit the others (same index, other number of processes, ...).
         """
-        check_timeout(timeout_s)
+        timeout_s = check_timeout(timeout_s)
         self._check_open()
         deadline = time.monotonic() + timeout_s
         while self._client is None or self._client.is_lost:
@@ -165,7 +165,7 @@ class Rendezvous:
         Collective: every process of the source and of every complete destination.
         """
         self._begun = None
-        check_timeout(timeout_s)
+        timeout_s = check_timeout(timeout_s)
         deadline = time.monotonic() + timeout_s
         client = self._registered_client(timeout_s, while_waiting)
         remaining_s = max(0.0, deadline - time.monotonic())

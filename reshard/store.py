@@ -255,11 +255,18 @@ class StoreClient:
         except zmq.Again:
             self._read_events()
             self._fail(self._gone())  # unless the events hold a better reason
+        except BaseException:
+            self._abandon()
+            raise
 
     def _receive(self, request: int) -> tuple[Reply, Sequence[bytes]] | None:
         """Returns the reply to a request if it is there; drops replies to earlier ones."""
         while has_message(self._socket):
-            header, *frames = self._socket.recv_multipart()
+            try:
+                header, *frames = self._socket.recv_multipart()
+            except BaseException:
+                self._abandon()
+                raise
             try:
                 reply = decode_reply(header)
             except MessageError as error:
@@ -294,6 +301,12 @@ class StoreClient:
                 self._num_cut_handshakes += 1
                 if self._num_cut_handshakes >= _NUM_CUT_HANDSHAKES:
                     self._fail(self._refused())
+
+    def _abandon(self) -> None:
+        """Ends a connection in which an interrupt has left half a message; the store sees that."""
+        self._fail(self._gone())
+        self.is_failure_told = True  # the interrupt is what the caller hears of
+        self.close()
 
     def _fail(self, error: RendezvousError) -> None:
         """Notes the first thing that ended the connection."""

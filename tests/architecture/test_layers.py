@@ -21,7 +21,7 @@ LAYERS = {
     },
     "memory and border": {
         "buffers", "overlap", "_native", "_native_bindings", "fingerprint", "program_table",
-        "verification", "local_program", "environment", "versions",
+        "verification", "local_program", "environment", "versions", "exclusive",
     },
     "control": {
         "addresses", "token_keys", "control_messages", "error_report", "group", "registry",

@@ -341,3 +341,58 @@ def test_a_close_while_peers_are_connected_ends_the_call(
         is_closed.set()
         with pytest.raises(TransportError):
             source.result(WAIT_S)
+
+
+@pytest.mark.parametrize("limit", [np.float64(20), np.int32(20), np.float32(20)], ids=repr)
+def test_limits_and_flags_of_numpy_are_plain_ones(pair: Pair, limit: Any) -> None:
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(pair.destination.refit, pair._wanted, timeout_s=limit)
+        verify = np.bool_(True)
+        report = pair.source.publish(pair._own, version=1, timeout_s=limit, verify=verify)
+        assert report.is_verified
+        assert waiting.result(WAIT_S).version == 1
+
+
+@pytest.mark.parametrize("verify", [1, None, "yes", 0.0])
+def test_a_flag_that_is_none_is_told_to_both_sides(pair: Pair, verify: Any) -> None:
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(pair.destination.refit, pair._wanted)
+        _wait_until_it_waits(pair)
+        with pytest.raises(LayoutError, match="neither True nor False"):
+            pair.source.publish(pair._own, version=1, verify=verify)
+        with pytest.raises(LayoutError, match=r"source 'source'.*neither True nor False"):
+            waiting.result(WAIT_S)
+
+
+def test_names_of_other_text_classes_are_sent_as_plain_texts() -> None:
+    options: dict[str, Any] = {"ranks": [0], "num_ranks": 1, "timeout_s": WAIT_S}
+    patterns = np.array(["zz*"])
+    with contextlib.ExitStack() as stack:
+        source = Source(LOOPBACK, [SPEC], allow_unmatched=patterns, group=np.str_("s"), **options)
+        stack.enter_context(source)
+        address = str(source.address)
+        end = stack.enter_context(Destination(address, [SPEC], group=np.str_("e"), **options))
+        pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(2))
+        assert Pair(source, end, pool).refit(1) == [None, None]
+
+
+@pytest.mark.parametrize("what", ["send_multipart", "recv_multipart"])
+def test_an_interrupt_inside_of_a_message_ends_the_connection_not_the_next_refit(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Half a message would become the beginning of the next one."""
+    pair.check_that_a_refit_works(1)
+    client = pair.destination._rendezvous._client
+    assert client is not None
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as changed, concurrent.futures.ThreadPoolExecutor(2) as pool:
+        changed.setattr(client._socket, what, interrupted)
+        call = pool.submit(pair.destination.refit, pair._wanted)
+        if what == "recv_multipart":  # there is an answer once the source has come
+            publish = pool.submit(pair.source.publish, pair._own, version=2)
+            assert isinstance(publish.exception(WAIT_S), TransportError)
+        assert isinstance(call.exception(WAIT_S), KeyboardInterrupt)
+    pair.check_that_a_refit_works(3)
