@@ -54,7 +54,8 @@ def _measure_here(model: str, side: str) -> _Sample:
     planned = time.thread_time()
     Planner(pairs).plan_rank(rank)
     again = time.thread_time()
-    legs = sum(len(legs) for _, legs, _ in (*plan.sends, *plan.receives))
+    parts = (*plan.sends, *plan.receives, *plan.arrivals, *plan.forwards)
+    legs = sum(len(legs) for _, legs, _ in parts)
     num_ranks = specs.num_source_ranks + specs.num_destination_ranks
     return _Sample(
         match_s=matched - start,

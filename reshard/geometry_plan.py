@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple
 
+from reshard.delivery import Delivery, Part
 from reshard.errors import PlanError
 from reshard.grid import GridSide, NotAGrid, components_of
-from reshard.holders import Striping, make_striping, rotation_of_box
-from reshard.legs import GeometryPlan, Leg
+from reshard.holders import rotation_of_box
+from reshard.legs import GeometryPlan, Leg, Taken, Turning
 from reshard.logical_space import Bounds, LogicalRow, Side
 from reshard.matching import Geometry
+from reshard.places import DeliveryTable, Places
 from reshard.segmented_layout import SegmentedLayout
 from reshard.sweep import SweepPlan
 from reshard.transfer import BoxKey
@@ -25,16 +27,20 @@ from reshard.transfer import BoxKey
 __all__ = ["GridPlan", "make_geometry_plan"]
 
 
-def make_geometry_plan(geometry: Geometry) -> GeometryPlan:
+def make_geometry_plan(geometry: Geometry, places: Places | None = None) -> GeometryPlan:
     """Returns the planner that fits a geometry.
+
+    Args:
+        geometry: what all pairs of this kind have in common.
+        places: where the ranks of both sides are; None means in one domain.
 
     Raises:
         PlanError: if the source does not hold every element that the destination wants.
     """
     try:
-        return GridPlan(geometry)
+        return GridPlan(geometry, places)
     except NotAGrid:
-        return SweepPlan(geometry)
+        return SweepPlan(geometry, places)
 
 
 def _plain_side(side: Side) -> Side:
@@ -58,12 +64,16 @@ def _plain_side(side: Side) -> Side:
 class GridPlan:
     """Rank-local planner of two grids.
 
+    Args:
+        geometry: what all pairs of this kind have in common.
+        places: where the ranks of both sides are; None means in one domain.
+
     Raises:
         NotAGrid: if a side has no product structure.
         PlanError: if no source rank holds a slice of a stack.
     """
 
-    def __init__(self, geometry: Geometry) -> None:
+    def __init__(self, geometry: Geometry, places: Places | None = None) -> None:
         src, dst = _plain_side(geometry.src), _plain_side(geometry.dst)
         ndim = len(geometry.space.shape)
         components = components_of(src, dst, ndim)
@@ -71,42 +81,55 @@ class GridPlan:
         self._order = None if dims == sorted(dims) else [dims.index(dim) for dim in range(ndim)]
         self._src = GridSide(src, components)
         self._dst = GridSide(dst, components)
-        self._itemsize = geometry.itemsize
         self._is_empty = geometry.space.num_elements == 0
         if not (self._is_empty or self._src.is_complete):
             raise PlanError("no source rank holds this slice of the stored stack.")
         self._ranks = None
         if not geometry.is_disjoint:
             self._ranks = geometry.src.layout.ranks, geometry.dst.layout.ranks
-        self._prepared: dict[tuple[bool, int], _Prepared] = {}
+        self._groups = DeliveryTable(places, geometry.itemsize)
+        self._sending: dict[int, Turning[tuple[Leg, ...]]] = {}
+        self._taking: dict[int, Turning[Taken]] = {}
 
-    def sends(self, position: int, rotation: int) -> tuple[Leg, ...]:
+    def sends(self, position: int) -> Turning[tuple[Leg, ...]]:
         """Returns what a source rank sends."""
-        return self._prepare(True, position).legs(rotation)
+        found = self._sending.get(position)
+        if found is None:
+            cells = None if self._is_empty else self._src.cells_at(position)
+            meetings = [] if cells is None else list(self._sends(position, cells))
 
-    def receives(self, position: int, rotation: int) -> tuple[Leg, ...]:
-        """Returns what a destination rank receives."""
-        return self._prepare(False, position).legs(rotation)
+            def make(turn: int) -> tuple[Leg, ...]:
+                return tuple(sorted([leg for each in meetings for leg in each.sends(turn)]))
 
-    def _prepare(self, is_send: bool, position: int) -> _Prepared:
-        prepared = self._prepared.get((is_send, position))
-        if prepared is None:
-            side, find = (self._src, self._sends) if is_send else (self._dst, self._receives)
-            cells = None if self._is_empty else side.cells_at(position)
-            meetings = [] if cells is None else list(find(position, cells))
-            prepared = self._prepared[is_send, position] = _Prepared(meetings)
-        return prepared
+            found = self._sending[position] = Turning(_period_of(meetings), make)
+        return found
 
-    def _receives(self, position: int, cells: tuple[int, ...]) -> Iterator[_Meeting]:
+    def takes(self, position: int) -> Turning[Taken]:
+        """Returns what a destination rank receives and sends on."""
+        found = self._taking.get(position)
+        if found is None:
+            cells = None if self._is_empty else self._dst.cells_at(position)
+            meetings = [] if cells is None else list(self._takes(position, cells))
+
+            def make(turn: int) -> Taken:
+                kinds: tuple[list[Leg], list[Leg], list[Leg]] = [], [], []
+                for meeting in meetings:
+                    meeting.add_taken(turn, *kinds)
+                return Taken(*[tuple(sorted(legs)) for legs in kinds])
+
+            found = self._taking[position] = Turning(_period_of(meetings), make)
+        return found
+
+    def _takes(self, position: int, cells: tuple[int, ...]) -> Iterator[_Meeting]:
         copies = self._dst.positions_of(cells)
         for src_cells, wanted, common in self._meetings(cells, self._dst, self._src):
             holders = self._src.positions_of(src_cells)
             remote, local = self._split_local(copies, holders)
             if position in local:
-                yield _Meeting(common, None, (local[position],), 0, False)
+                yield _Meeting(common, None, (local[position],), (), 0)
                 continue
-            striping = self._striping(wanted, common, len(remote), len(holders))
-            yield _Meeting(common, striping, holders, bisect_left(remote, position), False)
+            delivery = self._delivery(wanted, common, remote, holders)
+            yield _Meeting(common, delivery, holders, remote, bisect_left(remote, position))
 
     def _sends(self, position: int, cells: tuple[int, ...]) -> Iterator[_Meeting]:
         holders = self._src.positions_of(cells)
@@ -115,10 +138,20 @@ class GridPlan:
             remote, local = self._split_local(self._dst.positions_of(dst_cells), holders)
             for taker, holder in local.items():
                 if holder == position:
-                    yield _Meeting(common, None, (taker,), 0, True)
+                    yield _Meeting(common, None, (taker,), (), 0)
             if remote:
-                striping = self._striping(wanted, common, len(remote), len(holders))
-                yield _Meeting(common, striping, remote, index, True)
+                delivery = self._delivery(wanted, common, remote, holders)
+                yield _Meeting(common, delivery, holders, remote, index)
+
+    def _delivery(
+        self,
+        wanted: BoxKey,
+        common: BoxKey,
+        takers: tuple[int, ...],
+        holders: tuple[int, ...],
+    ) -> Delivery:
+        shape = tuple([b - a for a, b in zip(*common, strict=True)])
+        return self._groups.delivery(shape, takers, holders, rotation_of_box(*wanted))
 
     def _split_local(
         self, copies: tuple[int, ...], holders: tuple[int, ...]
@@ -157,57 +190,57 @@ class GridPlan:
             flat = [flat[i] for i in self._order]
         return tuple([a for a, _ in flat]), tuple([b for _, b in flat])
 
-    def _striping(self, wanted: BoxKey, common: BoxKey, copies: int, holders: int) -> Striping:
-        return make_striping(*common, copies, holders, self._itemsize, rotation_of_box(*wanted))
-
 
 class _Meeting(NamedTuple):
     """A box that our region has in common with one of the other side, for any rotation.
 
     Attributes:
         box: the common box.
-        striping: how its copies are shared out; None for a copy within one rank.
-        peers: positions at the other end, by share.
-        own: our own index among the holders (of a send) or the copies (of a receive).
-        is_send: which of the two.
+        delivery: how it gets to all who want it; None for a copy within one rank.
+        holders: positions of those who hold it; of a copy within one rank, its other end.
+        takers: positions of those who want it and do not hold it.
+        own: our own index among the holders (of a source rank) or the takers.
     """
 
     box: BoxKey
-    striping: Striping | None
-    peers: tuple[int, ...]
+    delivery: Delivery | None
+    holders: tuple[int, ...]
+    takers: tuple[int, ...]
     own: int
-    is_send: bool
 
-    def legs(self, rotation: int) -> list[Leg]:
-        """Returns our legs for a tensor of some rotation."""
-        start, stop = self.box
-        if self.striping is None:
-            return [Leg(start, 0, self.peers[0], stop)]
-        striping = self.striping.turned(rotation)
-        shares = striping.shares_of_holder if self.is_send else striping.shares_of_copy
-        legs = []
-        for peer, first, last in shares(self.own):
-            low, high = start, stop
-            if last - first < striping.length:
-                low, high = striping.narrowed(self.box, first, last)
-            legs.append(Leg(low, 0, self.peers[peer], high))
+    def sends(self, rotation: int) -> list[Leg]:
+        """Returns what we send of a tensor of some rotation; we are a source rank."""
+        if self.delivery is None:
+            return [Leg(self.box[0], 0, self.holders[0], self.box[1])]
+        delivery = self.delivery.turned(rotation)
+        return self._legs(delivery, delivery.sent(self.own), self.takers)
+
+    def add_taken(
+        self, rotation: int, receives: list[Leg], arrivals: list[Leg], forwards: list[Leg]
+    ) -> None:
+        """Adds what we receive and send on; we are a destination rank."""
+        if self.delivery is None:
+            receives.append(Leg(self.box[0], 0, self.holders[0], self.box[1]))
+            return
+        delivery = self.delivery.turned(rotation)
+        parts = delivery.received(self.own)
+        first = [part for part in parts if part.hop == 0]
+        receives += self._legs(delivery, first, self.holders)
+        if len(first) < len(parts):
+            later = [part for part in parts if part.hop]
+            arrivals += self._legs(delivery, later, self.takers)
+        onward = delivery.forwarded(self.own)
+        if onward:
+            forwards += self._legs(delivery, onward, self.takers)
+
+    def _legs(self, delivery: Delivery, parts: list[Part], peers: tuple[int, ...]) -> list[Leg]:
+        cut, legs = delivery.striping.cut, []
+        for peer, first, last, hop in parts:
+            low, high = cut(self.box, first, last)
+            legs.append(Leg(low, 0, peers[peer], high, hop))
         return legs
 
 
-class _Prepared:
-    """The meetings of one rank, and its legs for every rotation that was asked for."""
-
-    def __init__(self, meetings: list[_Meeting]) -> None:
-        self._meetings = meetings
-        turning = {m.striping.num_holders for m in meetings if m.striping and m.striping.is_partial}
-        self._period = math.lcm(*turning)
-        self._legs: dict[int, tuple[Leg, ...]] = {}
-
-    def legs(self, rotation: int) -> tuple[Leg, ...]:
-        """Returns the legs in canonical order."""
-        turn = rotation % self._period
-        legs = self._legs.get(turn)
-        if legs is None:
-            found = [leg for meeting in self._meetings for leg in meeting.legs(turn)]
-            legs = self._legs[turn] = tuple(sorted(found))
-        return legs
+def _period_of(meetings: list[_Meeting]) -> int:
+    """Returns the number of rotations after which legs repeat."""
+    return math.lcm(*{each.delivery.period for each in meetings if each.delivery is not None})

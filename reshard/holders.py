@@ -15,14 +15,38 @@ from typing import NamedTuple
 
 from reshard.transfer import BoxKey
 
-__all__ = ["MIN_STRIPE_BYTES", "Share", "Striping", "make_striping", "rotation_of_box"]
+__all__ = [
+    "MIN_STRIPE_BYTES",
+    "Share",
+    "Striping",
+    "make_striping",
+    "period_of",
+    "rotation_of_box",
+    "turn_of",
+]
 
 MIN_STRIPE_BYTES = 1 << 16
 """A segment below this size costs more as a message than it gains as balance."""
 
 
+_NUM_TURNS = 8
+"""What is too small for all of many ranks takes so many turns, so that plans of tensors repeat."""
+
+
+def turn_of(rotation: int, num_ranks: int) -> int:
+    """Returns how far the choice among ranks has moved on for a tensor of this rotation."""
+    if num_ranks <= _NUM_TURNS:
+        return rotation
+    return rotation % _NUM_TURNS * (num_ranks // _NUM_TURNS)
+
+
+def period_of(num_ranks: int) -> int:
+    """Returns the number of rotations after which the choice among ranks repeats."""
+    return min(num_ranks, _NUM_TURNS)
+
+
 class Share(NamedTuple):
-    """Indices `start` to `stop` of the striped dim, for one copy, from one holder."""
+    """Indices `start` to `stop` of the striped dim, from the box's start, of one copy."""
 
     peer: int
     start: int
@@ -34,7 +58,6 @@ class Striping(NamedTuple):
 
     Attributes:
         dim: the dim that is cut; -1 for a single element.
-        start: first index of the box along `dim`.
         length: number of indices along `dim`.
         num_copies, num_holders: how many want it, how many have it.
         num_segments: how many segments the line of copies is cut into; at most one per holder.
@@ -42,7 +65,6 @@ class Striping(NamedTuple):
     """
 
     dim: int
-    start: int
     length: int
     num_copies: int
     num_holders: int
@@ -50,15 +72,24 @@ class Striping(NamedTuple):
     rotation: int
 
     @property
+    def period(self) -> int:
+        """Rotations of tensors that differ by it choose the same holders."""
+        return period_of(self.num_holders) if self.is_partial else 1
+
+    @property
     def is_partial(self) -> bool:
         """True if not all holders serve, so that the rotation decides which do."""
         return self.num_segments < self.num_holders
 
-    def turned(self, by: int) -> Striping:
-        """Returns the striping with its rotation moved on."""
-        if by == 0 or not self.is_partial:
+    def based(self, turn: int) -> Striping:
+        """Returns the striping of a box of this turn (`rotation_of_box`)."""
+        if turn == 0 or not self.is_partial:
             return self
-        return self._replace(rotation=(self.rotation + by) % self.num_holders)
+        return self._replace(rotation=(self.rotation + turn) % self.num_holders)
+
+    def turned(self, rotation: int) -> Striping:
+        """Returns the striping of a tensor of this rotation."""
+        return self.based(turn_of(rotation, self.num_holders))
 
     def shares_of_copy(self, copy: int) -> list[Share]:
         """Returns what each holder sends of one copy; `peer` is the index of the holder."""
@@ -70,8 +101,7 @@ class Striping(NamedTuple):
             end = min(last, self._boundary(segment + 1, line))
             if first < end:
                 holder = (segment + self.rotation) % self.num_holders
-                offset = self.start - copy * self.length
-                shares.append(Share(holder, first + offset, end + offset))
+                shares.append(Share(holder, first - copy * self.length, end - copy * self.length))
                 first = end
             segment += 1
         return shares
@@ -87,18 +117,19 @@ class Striping(NamedTuple):
         while first < last:
             copy, low = divmod(first, self.length)
             high = min(self.length, low + last - first)
-            shares.append(Share(copy, self.start + low, self.start + high))
+            shares.append(Share(copy, low, high))
             first += high - low
         return shares
 
-    def narrowed(self, box: BoxKey, start: int, stop: int) -> BoxKey:
-        """Returns the box with other bounds along the striped dim."""
-        if self.dim < 0:
+    def cut(self, box: BoxKey, start: int, stop: int) -> BoxKey:
+        """Returns the part of a box between two indices of the striped dim."""
+        if stop - start == self.length:
             return box
         low, high = box
+        first = low[self.dim]
         return (
-            (*low[: self.dim], start, *low[self.dim + 1 :]),
-            (*high[: self.dim], stop, *high[self.dim + 1 :]),
+            (*low[: self.dim], first + start, *low[self.dim + 1 :]),
+            (*high[: self.dim], first + stop, *high[self.dim + 1 :]),
         )
 
     def _boundary(self, segment: int, line: int) -> int:
@@ -106,30 +137,22 @@ class Striping(NamedTuple):
 
 
 def make_striping(
-    start: Sequence[int],
-    stop: Sequence[int],
-    num_copies: int,
-    num_holders: int,
-    itemsize: int,
-    rotation: int,
+    shape: Sequence[int], num_copies: int, num_holders: int, itemsize: int
 ) -> Striping:
-    """Returns the striping of a box; its longest dim is cut, the first of equally long ones.
+    """Returns the striping of a box of rotation 0; its longest dim is cut, the first of equal ones.
 
     Args:
-        start, stop: bounds of the box per dim; not empty.
+        shape: elements per dim; not empty.
         num_copies, num_holders: at least 1 each.
         itemsize: bytes per element.
-        rotation: from `rotation_of_box`, plus the tensor's own.
     """
     dim, length, nbytes = -1, 1, itemsize * num_copies
-    for d, (a, b) in enumerate(zip(start, stop, strict=True)):
-        nbytes *= b - a
-        if b - a > length:
-            dim, length = d, b - a
+    for d, size in enumerate(shape):
+        nbytes *= size
+        if size > length:
+            dim, length = d, size
     segments = max(1, min(num_holders, nbytes // MIN_STRIPE_BYTES, num_copies * length))
-    first = start[dim] if dim >= 0 else 0
-    turn = rotation % num_holders if segments < num_holders else 0
-    return Striping(dim, first, length, num_copies, num_holders, segments, turn)
+    return Striping(dim, length, num_copies, num_holders, segments, 0)
 
 
 def rotation_of_box(start: Sequence[int], stop: Sequence[int]) -> int:

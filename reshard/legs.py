@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
-__all__ = ["GeometryPlan", "Leg"]
+__all__ = ["GeometryPlan", "Leg", "Taken", "Turning"]
+
+LegsT = TypeVar("LegsT")
 
 
 class Leg(NamedTuple):
@@ -19,12 +22,54 @@ class Leg(NamedTuple):
         peer: position of the other end in the layout of its side; a local copy has the own rank
             there.
         stop: one past the last index per logical dim.
+        hop: 0 if it is read from what a source holds; else how many transfers must have brought it
+            to the destination rank that sends it on.
+        src_copy: which of the pieces of that rank it is read from, where several store the same
+            elements; else 0.
     """
 
     start: tuple[int, ...]
     copy: int
     peer: int
     stop: tuple[int, ...]
+    hop: int = 0
+    src_copy: int = 0
+
+
+class Taken(NamedTuple):
+    """What a destination rank has to do with tensors of one geometry and rotation.
+
+    Attributes:
+        receives: what it receives from source ranks; peers are positions of the source.
+        arrivals: what it receives from destination ranks that have it by then.
+        forwards: what it sends on to destination ranks.
+    """
+
+    receives: tuple[Leg, ...] = ()
+    arrivals: tuple[Leg, ...] = ()
+    forwards: tuple[Leg, ...] = ()
+
+
+class Turning(Generic[LegsT]):
+    """Legs of one rank for tensors of any rotation; equal ones are one object.
+
+    Args:
+        period: rotations that differ by it have the same legs.
+        make: makes the legs of a rotation below the period.
+    """
+
+    def __init__(self, period: int, make: Callable[[int], LegsT]) -> None:
+        self._period = period
+        self._make = make
+        self._found: dict[int, LegsT] = {}
+
+    def of(self, rotation: int) -> LegsT:
+        """Returns the legs of tensors of a rotation."""
+        turn = rotation % self._period
+        legs = self._found.get(turn)
+        if legs is None:
+            legs = self._found[turn] = self._make(turn)
+        return legs
 
 
 class GeometryPlan(Protocol):
@@ -33,8 +78,8 @@ class GeometryPlan(Protocol):
     Legs come in canonical order.
     """
 
-    def sends(self, position: int, rotation: int) -> tuple[Leg, ...]:
-        """Returns what a source rank sends."""
+    def sends(self, position: int) -> Turning[tuple[Leg, ...]]:
+        """Returns what a source rank sends; peers are positions of the destination."""
 
-    def receives(self, position: int, rotation: int) -> tuple[Leg, ...]:
-        """Returns what a destination rank receives."""
+    def takes(self, position: int) -> Turning[Taken]:
+        """Returns what a destination rank receives and sends on."""

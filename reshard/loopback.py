@@ -6,13 +6,14 @@ the first call, so that the names of this module are there without it.
 
 from __future__ import annotations
 
+import time
 from array import array
 from collections.abc import ItemsView, Mapping
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from reshard.buffers import Buffer, BufferKey, check_apart, check_buffers
 from reshard.dtypes import DType
-from reshard.errors import LayoutError, UnsupportedError
+from reshard.errors import LayoutError, TransferTimeout, UnsupportedError
 from reshard.plan import Plan
 from reshard.program_table import make_program_tables
 from reshard.tensor_spec import TensorSpec
@@ -124,19 +125,24 @@ def run_in_process(
     check_buffers(src_specs, list(plan.src_ranks), src_buffers, writes=False)
     check_buffers(dst_specs, list(plan.dst_ranks), dst_buffers, writes=True)
     check_apart(src_buffers, dst_buffers)
-    tables = make_program_tables(plan, plan.ranks, src_buffers, dst_buffers)
-    sides = src_buffers, dst_buffers
-    program = Program(
-        tables.streams,
-        tables.operations,
-        tables.zeros,
-        tables.extents,
-        len(tables.endpoints),
-        chunk_bytes,
-    )
-    addresses = array("Q", [sides[e.side][e.rank, e.name].address for e in tables.endpoints])
-    program.run(None, addresses, run_id=1, timeout_s=timeout_s)
-    program.close()
+    deadline = time.monotonic() + timeout_s
+    for hop in range(plan.num_hops):
+        tables = make_program_tables(plan, plan.ranks, src_buffers, dst_buffers, hop)
+        sides = src_buffers, dst_buffers
+        program = Program(
+            tables.streams,
+            tables.operations,
+            tables.zeros,
+            tables.extents,
+            len(tables.endpoints),
+            chunk_bytes,
+        )
+        addresses = array("Q", [sides[e.side][e.rank, e.name].address for e in tables.endpoints])
+        remaining_s = deadline - time.monotonic()
+        if remaining_s <= 0:
+            raise TransferTimeout(f"the run took longer than {timeout_s} s; hop {hop} is left.")
+        program.run(None, addresses, run_id=1 + hop, timeout_s=remaining_s)
+        program.close()
     return {
         rank: {name: array_ for name, array_ in by_name.items() if array_ is not None}
         for rank, by_name in destinations.items()

@@ -92,6 +92,10 @@ class TensorPair(NamedTuple):
         """Number of elements of the canonical tensor."""
         return self.geometry.space.num_elements
 
+    def dtype_at(self, hop: int) -> DType:
+        """Returns what is sent at a hop; what was received goes on bit by bit as it is stored."""
+        return self.dst.dtype if hop else self.wire_dtype
+
 
 def match(
     src_specs: Sequence[TensorSpec],

@@ -18,11 +18,12 @@ from reshard.planner import Planner, RankPlan
 from reshard.schedule import DEFAULT_STAGING_BYTES, Schedule, make_schedule
 from reshard.spec_codec import encode_specs
 from reshard.tensor_spec import TensorSpec
+from reshard.topology import Topology
 from reshard.transfer import Transfer
 
 __all__ = ["PLANNER_VERSION", "Plan", "make_plan"]
 
-PLANNER_VERSION = 1
+PLANNER_VERSION = 2
 """Changes whenever equal inputs could give another plan than before."""
 
 
@@ -36,12 +37,24 @@ class Plan:
     Attributes:
         pairs: the tensors that move, in plan order.
         staging_bytes: budget of each process for chunks under way.
+        topology: where ranks are; None means that all are in one domain.
     """
 
-    def __init__(self, pairs: Sequence[TensorPair], staging_bytes: int) -> None:
+    def __init__(
+        self,
+        pairs: Sequence[TensorPair],
+        staging_bytes: int,
+        topology: Topology | None = None,
+    ) -> None:
         self.pairs = tuple(pairs)
         self.staging_bytes = staging_bytes
-        self._planner = Planner(self.pairs)
+        self.topology = topology
+        if topology is not None and self.pairs and max(self.ranks) >= topology.num_ranks:
+            raise PlanError(
+                f"topology {topology.name!r} places ranks 0 to {topology.num_ranks - 1}, but a "
+                f"layout has rank {max(self.ranks)}. Give a topology of all ranks of both sides."
+            )
+        self._planner = Planner(self.pairs, topology)
         self._rank_plans: dict[int, RankPlan] = {}
 
     @cached_property
@@ -70,6 +83,17 @@ class Plan:
             plan = self._rank_plans[rank] = self._planner.plan_rank(rank)
         return plan
 
+    @cached_property
+    def num_hops(self) -> int:
+        """How many steps there are, one after the other; 1 where nobody passes anything on."""
+        hops = {
+            leg.hop
+            for rank in (self.dst_ranks if self.topology is not None else ())
+            for legs in {id(each): each for _, each, _ in self.rank_plan(rank).arrivals}.values()
+            for leg in legs
+        }
+        return 1 + max(hops, default=0)
+
     def sends(self, rank: int) -> list[Transfer]:
         """Returns what a rank sends, copies within the rank included."""
         return list(self.rank_plan(rank).transfers_out())
@@ -85,7 +109,7 @@ class Plan:
 
     def nbytes(self, transfer: Transfer) -> int:
         """Returns the bytes of a transfer on the wire."""
-        return transfer.num_elements * self.pairs[transfer.pair].wire_dtype.itemsize
+        return transfer.num_elements * self.pairs[transfer.pair].dtype_at(transfer.hop).itemsize
 
     def stored_bytes(self, rank: int) -> int:
         """Returns the bytes on the wire that a rank stores of all destination tensors."""
@@ -99,9 +123,9 @@ class Plan:
         """
         streams: Counter[tuple[int, int]] = Counter()
         for rank in self.dst_ranks if ranks is None else ranks:
-            for pair, count, src_rank, volume in self.rank_plan(rank).volumes_in():
+            for pair, count, src_rank, volume, hop in self.rank_plan(rank).volumes_in():
                 if src_rank != rank:
-                    nbytes = count * volume * self.pairs[pair].wire_dtype.itemsize
+                    nbytes = count * volume * self.pairs[pair].dtype_at(hop).itemsize
                     streams[src_rank, rank] += nbytes
         return dict(streams)
 
@@ -126,6 +150,7 @@ class Plan:
         for pair in self.pairs:
             content.update(f"{pair.name}:{pair.wire_dtype}:{pair.rotation};".encode())
         content.update(str(self.staging_bytes).encode())
+        content.update(b"" if self.topology is None else self.topology.to_json().encode())
         return content.hexdigest()
 
     def check(self) -> None:
@@ -134,7 +159,7 @@ class Plan:
         Raises:
             PlanError: if a send has no receive or the other way round.
         """
-        sent = [transfer for rank in self.src_ranks for transfer in self.sends(rank)]
+        sent = [transfer for rank in self.ranks for transfer in self.sends(rank)]
         received = list(self.transfers())
         if sorted(sent) != sorted(received):
             odd = set(sent) ^ set(received)
@@ -179,6 +204,7 @@ def make_plan(
     casts: Casts = (),
     allow_unmatched: Iterable[str] = (),
     staging_bytes: int = DEFAULT_STAGING_BYTES,
+    topology: Topology | None = None,
 ) -> Plan:
     """Returns the plan that moves all tensors of the source side to the destination side.
 
@@ -192,6 +218,8 @@ def make_plan(
         casts: (source dtype, destination dtype) conversions that are wanted.
         allow_unmatched: shell-style patterns of canonical names that may stay without a partner.
         staging_bytes: budget per process for chunks under way.
+        topology: where ranks are and how fast their links are; None means in one domain. So far
+            `run_in_process` alone carries out what then moves from destination to destination.
 
     Raises:
         PlanError: listing everything that does not fit; nothing is planned then. Gaps in a source
@@ -207,4 +235,4 @@ def make_plan(
         ['[0:2, 0:3] 0 -> 2', '[2:4, 0:3] 1 -> 2']
     """
     pairs = match(src_specs, dst_specs, casts=casts, allow_unmatched=allow_unmatched)
-    return Plan(pairs, staging_bytes)
+    return Plan(pairs, staging_bytes, topology)

@@ -27,28 +27,35 @@ def format_bytes(nbytes: float) -> str:
 def describe(plan: Plan) -> str:
     """Returns a summary of a plan; plans every rank."""
     sent: Counter[int] = Counter()
+    forwarded: Counter[int] = Counter()
     received: Counter[int] = Counter()
     local = 0
     per_geometry: dict[int, list[int]] = {}
     for rank in plan.dst_ranks:
-        for number, count, src_rank, volume in plan.rank_plan(rank).volumes_in():
+        for number, count, src_rank, volume, hop in plan.rank_plan(rank).volumes_in():
             pair = plan.pairs[number]
-            nbytes = count * volume * pair.wire_dtype.itemsize
+            nbytes = count * volume * pair.dtype_at(hop).itemsize
             entry = per_geometry.setdefault(id(pair.geometry), [0, 0])
             entry[0] += count
             entry[1] += nbytes
             if src_rank == rank:
                 local += nbytes
             else:
-                sent[src_rank] += nbytes
+                (forwarded if hop else sent)[src_rank] += nbytes
                 received[rank] += nbytes
     schedule = plan.schedule
     lines = [
         f"{len(plan.pairs)} tensors, {len(plan.src_ranks)} source ranks -> "
         f"{len(plan.dst_ranks)} destination ranks, {format_bytes(sum(sent.values()))} to move"
+        + (f", {format_bytes(sum(forwarded.values()))} sent on" if forwarded else "")
         + (f", {format_bytes(local)} copied in place" if local else ""),
         *_geometry_lines(plan, per_geometry),
         _load_line("sent per source rank", sent, plan.src_ranks),
+        *(
+            [_load_line("sent on per destination rank", forwarded, plan.dst_ranks)]
+            if forwarded
+            else []
+        ),
         _load_line("received per destination rank", received, plan.dst_ranks),
         f"schedule: {schedule.num_rounds} rounds of {format_bytes(schedule.chunk_bytes)} "
         f"per stream, {format_bytes(schedule.staging_bytes)} staging on the busiest rank "
@@ -148,6 +155,9 @@ def _transfer_line(plan: Plan, verb: str, transfer: Transfer, rank: int) -> str:
         return f"  {verb} [{box}] {size}: a copy within rank {rank}, which holds it already"
     peer = transfer.dst_rank if verb == "sends" else transfer.src_rank
     arrow = "to" if verb == "sends" else "from"
+    if transfer.hop:
+        why = f"which has received it by hop {transfer.hop - 1}"
+        return f"  {verb} [{box}] {size} {arrow} rank {peer}; rank {transfer.src_rank} {why}"
     holders = _num_holders(plan, transfer)
     why = (
         "the only holder"

@@ -13,13 +13,17 @@ from dataclasses import dataclass
 
 from reshard.errors import PlanError
 from reshard.geometry_plan import make_geometry_plan
-from reshard.legs import GeometryPlan, Leg
+from reshard.layout import AnyLayout
+from reshard.legs import GeometryPlan, Leg, Taken
 from reshard.logical_space import pieces_of_rank
 from reshard.matching import TensorPair
+from reshard.places import PlaceTable
+from reshard.topology import Topology
 from reshard.transfer import Transfer
 
 __all__ = ["Planner", "RankPlan"]
 
+Ranks = tuple[int, ...]
 Legs = tuple[Leg, ...]
 PairLegs = tuple[int, Legs, tuple[int, ...]]
 
@@ -30,59 +34,99 @@ class RankPlan:
 
     Attributes:
         rank: the rank.
-        sends, receives: per tensor pair with something to do, (pair number, legs, ranks by
-            position).
+        sends: what it sends of what it holds, per tensor pair with something to do: (pair number,
+            legs, ranks by position).
+        receives: what it receives from holders.
+        arrivals: what it receives from ranks that received it.
+        forwards: what it sends on of what it received.
     """
 
     rank: int
     sends: tuple[PairLegs, ...]
     receives: tuple[PairLegs, ...]
+    arrivals: tuple[PairLegs, ...] = ()
+    forwards: tuple[PairLegs, ...] = ()
 
     def transfers_out(self) -> Iterator[Transfer]:
         """Yields every send, copies within the rank included."""
-        for pair, legs, ranks in self.sends:
-            for start, copy, peer, stop in legs:
-                yield Transfer(pair, self.rank, ranks[peer], start, stop, copy)
+        for pair, legs, ranks in (*self.sends, *self.forwards):
+            for start, copy, peer, stop, hop, src_copy in legs:
+                yield Transfer(pair, self.rank, ranks[peer], start, stop, copy, hop, src_copy)
 
     def transfers_in(self) -> Iterator[Transfer]:
         """Yields every receive, copies within the rank included."""
-        for pair, legs, ranks in self.receives:
-            for start, copy, peer, stop in legs:
-                yield Transfer(pair, ranks[peer], self.rank, start, stop, copy)
+        for pair, legs, ranks in (*self.receives, *self.arrivals):
+            for start, copy, peer, stop, hop, src_copy in legs:
+                yield Transfer(pair, ranks[peer], self.rank, start, stop, copy, hop, src_copy)
 
-    def volumes_in(self) -> Iterator[tuple[int, int, int, int]]:
-        """Yields (pair number, number of pairs, source rank, elements of one) per receive.
+    def volumes_in(self) -> Iterator[tuple[int, int, int, int, int]]:
+        """Yields (pair number, number of pairs, sender, elements of one, hop) per receive.
 
         Pairs that share their legs come as one, under the number of the first of them, so that sums
         over a model cost as much as its distinct geometries.
         """
-        alike = Counter((id(legs), id(ranks)) for _, legs, ranks in self.receives)
-        for pair, legs, ranks in self.receives:
+        every = (*self.receives, *self.arrivals)
+        alike = Counter((id(legs), id(ranks)) for _, legs, ranks in every)
+        for pair, legs, ranks in every:
             count = alike.pop((id(legs), id(ranks)), 0)
-            for start, _, peer, stop in legs if count else ():
-                yield pair, count, ranks[peer], _volume_between(start, stop)
+            for start, _, peer, stop, hop, _ in legs if count else ():
+                yield pair, count, ranks[peer], _volume_between(start, stop), hop
 
 
 def _volume_between(start: tuple[int, ...], stop: tuple[int, ...]) -> int:
     return math.prod([b - a for a, b in zip(start, stop, strict=True)])
 
 
-def _interned_ranks(pairs: Sequence[TensorPair]) -> dict[int, tuple[int, ...]]:
-    """Returns the ranks of each layout, told by its id; equal ones are one object."""
-    layouts = {id(spec.layout): spec.layout for pair in pairs for spec in (pair.src, pair.dst)}
-    ranks: dict[tuple[int, ...], tuple[int, ...]] = {}
-    return {key: ranks.setdefault(found := layout.ranks, found) for key, layout in layouts.items()}
+class _Kind:
+    """Pairs that have everything in common but their names: geometry and layouts.
+
+    Attributes:
+        first: the first of them.
+        members: (number, rotation) of each.
+        src_ranks, dst_ranks: ranks by position.
+    """
+
+    __slots__ = ("dst_ranks", "first", "members", "plan", "src_ranks")
+
+    def __init__(self, first: TensorPair, src_ranks: Ranks, dst_ranks: Ranks) -> None:
+        self.first = first
+        self.members: list[tuple[int, int]] = []
+        self.src_ranks, self.dst_ranks = src_ranks, dst_ranks
+        self.plan: GeometryPlan | None = None
+
+
+def _kinds_of(pairs: Sequence[TensorPair]) -> list[_Kind]:
+    kinds: dict[tuple[int, int, int], _Kind] = {}
+    layouts: dict[int, Ranks] = {}
+    interned: dict[Ranks, Ranks] = {}
+    for number, pair in enumerate(pairs):
+        src, dst = pair.src.layout, pair.dst.layout
+        key = id(pair.geometry), id(src), id(dst)
+        kind = kinds.get(key)
+        if kind is None:
+            for layout in (src, dst):
+                if id(layout) not in layouts:
+                    layouts[id(layout)] = interned.setdefault(found := layout.ranks, found)
+            kind = kinds[key] = _Kind(pair, layouts[id(src)], layouts[id(dst)])
+        kind.members.append((number, pair.rotation))
+    return list(kinds.values())
 
 
 class Planner:
-    """Plans ranks of one list of pairs; keeps what geometries have in common."""
+    """Plans ranks of one list of pairs; keeps what geometries have in common.
 
-    def __init__(self, pairs: Sequence[TensorPair]) -> None:
+    Args:
+        pairs: what moves.
+        topology: where all ranks are; None means in one domain.
+    """
+
+    def __init__(self, pairs: Sequence[TensorPair], topology: Topology | None = None) -> None:
         self._pairs = pairs
-        self._plans: dict[int, GeometryPlan] = {}
+        self._kinds = _kinds_of(pairs)
+        self._places = PlaceTable(topology, pairs)
+        self._plans: dict[tuple[int, int], GeometryPlan] = {}
         self._volumes: dict[tuple[int, int], int] = {}
-        self._proven: dict[int, Legs] = {}
-        self._ranks = _interned_ranks(pairs)
+        self._proven: dict[int, Taken] = {}
 
     def plan_rank(self, rank: int) -> RankPlan:
         """Returns one rank's part of the plan.
@@ -92,32 +136,54 @@ class Planner:
                 tensor do not cover the rank's elements exactly once.
         """
         sends: list[PairLegs] = []
-        receives: list[PairLegs] = []
+        taken: tuple[list[PairLegs], list[PairLegs], list[PairLegs]] = [], [], []
         positions: dict[int, int | None] = {}
-        for number, pair in enumerate(self._pairs):
-            src_layout, dst_layout = pair.src.layout, pair.dst.layout
-            if id(src_layout) not in positions:
-                positions[id(src_layout)] = src_layout.position(rank)
-            if id(dst_layout) not in positions:
-                positions[id(dst_layout)] = dst_layout.position(rank)
-            position = positions[id(src_layout)]
-            if position is not None:
-                legs = self._plan(pair).sends(position, pair.rotation)
-                if legs:
-                    sends.append((number, legs, self._ranks[id(dst_layout)]))
-            position = positions[id(dst_layout)]
-            if position is not None:
-                legs = self._plan(pair).receives(position, pair.rotation)
-                if id(legs) not in self._proven:
-                    self._prove(pair, position, legs)
-                if legs:
-                    receives.append((number, legs, self._ranks[id(src_layout)]))
-        return RankPlan(rank, tuple(sends), tuple(receives))
 
-    def _prove(self, pair: TensorPair, position: int, legs: Legs) -> None:
+        def position_in(layout: AnyLayout) -> int | None:
+            if id(layout) not in positions:
+                positions[id(layout)] = layout.position(rank)
+            return positions[id(layout)]
+
+        for kind in self._kinds:
+            position = position_in(kind.first.src.layout)
+            if position is not None:
+                turning = self._plan(kind).sends(position)
+                for number, rotation in kind.members:
+                    legs = turning.of(rotation)
+                    if legs:
+                        sends.append((number, legs, kind.dst_ranks))
+            position = position_in(kind.first.dst.layout)
+            if position is not None:
+                self._add_taken(kind, position, *taken)
+        for found in (sends, *taken):
+            found.sort(key=_number_of)
+        return RankPlan(rank, tuple(sends), *map(tuple, taken))
+
+    def _add_taken(
+        self,
+        kind: _Kind,
+        position: int,
+        receives: list[PairLegs],
+        arrivals: list[PairLegs],
+        forwards: list[PairLegs],
+    ) -> None:
+        turning = self._plan(kind).takes(position)
+        for number, rotation in kind.members:
+            taken = turning.of(rotation)
+            if id(taken) not in self._proven:
+                self._prove(kind.first, position, taken)
+            if taken.receives:
+                receives.append((number, taken.receives, kind.src_ranks))
+            if taken.arrivals:
+                arrivals.append((number, taken.arrivals, kind.dst_ranks))
+            if taken.forwards:
+                forwards.append((number, taken.forwards, kind.dst_ranks))
+
+    def _prove(self, pair: TensorPair, position: int, taken: Taken) -> None:
         """Checks legs once; the planner keeps them, so that their identity stands for them."""
+        legs = taken.receives + taken.arrivals
         _check_exact_cover(pair, position, self._volume(pair, position), legs)
-        self._proven[id(legs)] = legs
+        self._proven[id(taken)] = taken
 
     def stored_bytes(self, rank: int) -> int:
         """Returns the wire bytes of all that a destination rank stores, repeats counted.
@@ -141,15 +207,23 @@ class Planner:
             volume = self._volumes[key] = _stored_volume(pair, position)
         return volume
 
-    def _plan(self, pair: TensorPair) -> GeometryPlan:
-        plan = self._plans.get(id(pair.geometry))
-        if plan is None:
-            try:
-                plan = make_geometry_plan(pair.geometry)
-            except PlanError as error:
-                raise PlanError(f"{pair.name}: {error}") from None
-            self._plans[id(pair.geometry)] = plan
-        return plan
+    def _plan(self, kind: _Kind) -> GeometryPlan:
+        if kind.plan is None:
+            pair = kind.first
+            number, places = self._places.of(pair)
+            key = id(pair.geometry), number
+            plan = self._plans.get(key)
+            if plan is None:
+                try:
+                    plan = self._plans[key] = make_geometry_plan(pair.geometry, places)
+                except PlanError as error:
+                    raise PlanError(f"{pair.name}: {error}") from None
+            kind.plan = plan
+        return kind.plan
+
+
+def _number_of(entry: PairLegs) -> int:
+    return entry[0]
 
 
 def _stored_volume(pair: TensorPair, position: int) -> int:
@@ -177,16 +251,17 @@ def _check_exact_cover(pair: TensorPair, position: int, expected: int, receives:
 
 
 def _some_meet(legs: Legs) -> bool:
-    """True if two legs of one copy share an element; sweeps along the first dim."""
+    """True if two legs of one copy share an element; sweeps along the dim that is cut most."""
+    if len(legs) < 2:
+        return False
+    ndim = len(legs[0].start)
+    if ndim == 0:
+        return len({leg.copy for leg in legs}) < len(legs)
+    sweep = max(range(ndim), key=lambda dim: len({leg.start[dim] for leg in legs}))
     active: list[Leg] = []
-    for leg in legs:
-        if not leg.start:
-            if any(other.copy == leg.copy for other in active):
-                return True
-            active.append(leg)
-            continue
-        low = leg.start[0]
-        active = [other for other in active if other.stop[0] > low]
+    for leg in sorted(legs, key=lambda each: each.start[sweep]):
+        low = leg.start[sweep]
+        active = [other for other in active if other.stop[sweep] > low]
         for other in active:
             if other.copy == leg.copy and all(
                 a < d and c < b

@@ -94,16 +94,20 @@ def make_program_tables(
     ranks: Iterable[int],
     src_buffers: Mapping[BufferKey, Buffer],
     dst_buffers: Mapping[BufferKey, Buffer],
+    hop: int = 0,
 ) -> ProgramTables:
-    """Returns the tables of the process that drives `ranks`.
+    """Returns the tables of the process that drives `ranks`, for one hop of the plan.
+
+    What moves at a hop above 0 is read from destination arrays, as the hops before have left them.
 
     Args:
         plan: the plan.
         ranks: the ranks of this process, in the plan's numbers.
         src_buffers, dst_buffers: local arrays per (rank, stored name); only their shapes, strides
             and dtypes matter here. Addresses are given to every run.
+        hop: which transfers; padding is filled at hop 0.
     """
-    builder = _Builder(plan, src_buffers, dst_buffers)
+    builder = _Builder(plan, src_buffers, dst_buffers, hop)
     for rank in sorted(ranks):
         builder.add_rank(rank)
     return builder.tables()
@@ -115,8 +119,10 @@ class _Builder:
         plan: Plan,
         src_buffers: Mapping[BufferKey, Buffer],
         dst_buffers: Mapping[BufferKey, Buffer],
+        hop: int,
     ) -> None:
         self._plan = plan
+        self._hop = hop
         self._buffers = (src_buffers, dst_buffers)
         self._numbers: dict[Endpoint, int] = {}
         self._extents: list[int] = []
@@ -125,26 +131,41 @@ class _Builder:
         self._zeros: list[int] = []
         self._zeroed: set[Endpoint] = set()
         self._slots: dict[tuple[object, ...], list[tuple[int, Slot]]] = {}
+        self._legs: dict[int, tuple[Leg, ...]] = {}
 
     def add_rank(self, rank: int) -> None:
         rank_plan = self._plan.rank_plan(rank)
-        for side, parts in ((_SEND, rank_plan.sends), (_RECEIVE, rank_plan.receives)):
+        if self._hop:
+            kinds = ((_SEND, rank_plan.forwards), (_RECEIVE, rank_plan.arrivals))
+        else:
+            kinds = ((_SEND, rank_plan.sends), (_RECEIVE, rank_plan.receives))
+        for direction, parts in kinds:
             for number, legs, peers in parts:
-                self._add_pair(side, rank, self._plan.pairs[number], legs, peers)
-        for pair in self._plan.pairs:
+                self._add_pair(direction, rank, self._plan.pairs[number], legs, peers)
+        for pair in self._plan.pairs if self._hop == 0 else ():
             if pair.dst.padding == "zero":
                 self._add_padding(pair.dst, rank)
 
     def _add_pair(
-        self, side: int, rank: int, pair: TensorPair, legs: tuple[Leg, ...], peers: tuple[int, ...]
+        self,
+        direction: int,
+        rank: int,
+        pair: TensorPair,
+        legs: tuple[Leg, ...],
+        peers: tuple[int, ...],
     ) -> None:
+        legs = self._of_hop(legs)
+        if not legs:
+            return
+        side = _RECEIVE if self._hop else direction
         spec = (pair.src, pair.dst)[side]
         buffer_number, buffer = self._buffer(side, rank, spec.name)
-        dtype, wire = int(buffer.dtype), int(pair.wire_dtype)
-        for peer_position, slot in self._located(side, rank, pair, legs, buffer.strides):
+        wire_dtype = pair.dtype_at(self._hop)
+        dtype, wire = int(buffer.dtype), int(wire_dtype)
+        for peer_position, slot in self._located(side, direction, rank, pair, legs, buffer.strides):
             peer = peers[peer_position]
-            src, dst = (rank, peer) if side == _SEND else (peer, rank)
-            rows = self._streams.setdefault((side, src, dst), [])
+            src, dst = (rank, peer) if direction == _SEND else (peer, rank)
+            rows = self._streams.setdefault((direction, src, dst), [])
             rows.append(
                 [
                     buffer_number,
@@ -157,14 +178,26 @@ class _Builder:
                 ]
             )
             if src != dst:
-                nbytes = pair.wire_dtype.itemsize
+                nbytes = wire_dtype.itemsize
                 for size in slot.sizes:
                     nbytes *= size
-                self._bytes[side][src, dst] = self._bytes[side].get((src, dst), 0) + nbytes
+                counted = self._bytes[direction]
+                counted[src, dst] = counted.get((src, dst), 0) + nbytes
+
+    def _of_hop(self, legs: tuple[Leg, ...]) -> tuple[Leg, ...]:
+        """Returns the legs of our hop; the same object for the same legs."""
+        if self._hop == 0:
+            return legs
+        found = self._legs.get(id(legs))
+        if found is None:
+            own = tuple([leg for leg in legs if leg.hop == self._hop])
+            found = self._legs[id(legs)] = own
+        return found
 
     def _located(
         self,
         side: int,
+        direction: int,
         rank: int,
         pair: TensorPair,
         legs: tuple[Leg, ...],
@@ -173,20 +206,18 @@ class _Builder:
         geometry = pair.geometry
         spec = (pair.src, pair.dst)[side]
         position = spec.layout.position(rank)
-        key = side, id(geometry), position, id(legs), strides
+        key = side, direction, id(geometry), position, id(legs), strides
         slots = self._slots.get(key)
         if slots is None:
             rows = (geometry.src.rows, geometry.dst.rows)[side]
             own = Side(spec.shape, spec.layout, rows)
             pieces = pieces_of_rank(own, len(geometry.space.shape), rank)
-            if side == _RECEIVE and any(leg.copy for leg in legs):
-                numbers = copy_numbers(pieces)
-            else:
-                numbers = [0] * len(pieces)
+            copies = [leg.copy if direction == _RECEIVE else leg.src_copy for leg in legs]
+            numbers = copy_numbers(pieces) if any(copies) else [0] * len(pieces)
             candidates = list(zip(pieces, numbers, strict=True))
             slots = self._slots[key] = []
-            for leg in legs:
-                piece = _piece_of(candidates, leg, leg.copy if side == _RECEIVE else 0)
+            for leg, copy in zip(legs, copies, strict=True):
+                piece = _piece_of(candidates, leg, copy)
                 place = locate(rows, piece, leg.start, leg.stop, strides)
                 slots.append((leg.peer, place))
         return slots

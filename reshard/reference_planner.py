@@ -11,23 +11,41 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise, product
 
-from reshard.holders import make_striping, rotation_of_box
+from reshard.delivery import Part, group_by_domain, make_delivery
+from reshard.holders import rotation_of_box
 from reshard.logical_space import Side, copy_numbers, pieces_of_rank
 from reshard.matching import TensorPair
+from reshard.places import PlaceTable
 from reshard.tensor_spec import TensorSpec
+from reshard.topology import Topology
 from reshard.transfer import BoxKey, Transfer
 
 __all__ = ["reference_transfers"]
 
 
-def reference_transfers(pairs: Sequence[TensorPair]) -> Iterator[Transfer]:
-    """Yields every transfer of every rank, in no promised order."""
+def reference_transfers(
+    pairs: Sequence[TensorPair], topology: Topology | None = None
+) -> Iterator[Transfer]:
+    """Yields every transfer of every rank, in no promised order.
+
+    Args:
+        pairs: what moves.
+        topology: where ranks are; None means in one domain.
+    """
+    table = PlaceTable(topology, pairs)
     for number, pair in enumerate(pairs):
         if pair.num_elements:
-            yield from _transfers_of_pair(number, pair)
+            _, places = table.of(pair)
+            direct = (1, 1) if places is None else places.direct
+            domains = [0] * (1 + max((*pair.src.layout.ranks, *pair.dst.layout.ranks)))
+            if topology is not None:
+                domains = list(topology.domains)
+            yield from _transfers_of_pair(number, pair, domains, direct)
 
 
-def _transfers_of_pair(number: int, pair: TensorPair) -> Iterator[Transfer]:
+def _transfers_of_pair(
+    number: int, pair: TensorPair, domains: Sequence[int], direct: tuple[int, int]
+) -> Iterator[Transfer]:
     ndim = len(pair.geometry.space.shape)
     held = _stored(pair.src, pair.geometry.src, ndim)
     wanted = _stored(pair.dst, pair.geometry.dst, ndim)
@@ -40,7 +58,7 @@ def _transfers_of_pair(number: int, pair: TensorPair) -> Iterator[Transfer]:
         order = {rank: position for position, rank in enumerate(pair.src.layout.ranks)}
         for region, ranks in _disjoint(regions).items():
             givers_in_order = sorted(ranks, key=order.__getitem__)
-            yield from _shares(number, pair, want, region, givers_in_order, takers)
+            yield from _shares(number, pair, want, region, givers_in_order, takers, domains, direct)
 
 
 def _disjoint(regions: dict[BoxKey, set[int]]) -> dict[BoxKey, set[int]]:
@@ -66,6 +84,8 @@ def _shares(
     region: BoxKey,
     givers: list[int],
     takers: list[tuple[int, int]],
+    domains: Sequence[int],
+    direct: tuple[int, int],
 ) -> Iterator[Transfer]:
     remote = [taker for taker in takers if taker[0] not in givers]
     for rank, copy in takers:
@@ -73,16 +93,26 @@ def _shares(
             yield Transfer(number, rank, rank, *region, copy)
     if not remote:
         return
-    turn = pair.rotation + rotation_of_box(*want)
-    itemsize = pair.geometry.itemsize
-    striping = make_striping(*region, len(remote), len(givers), itemsize, turn)
+    delivery = make_delivery(
+        tuple(b - a for a, b in zip(*region, strict=True)),
+        group_by_domain(tuple([domains[rank] for rank, _ in remote])),
+        group_by_domain(tuple([domains[rank] for rank in givers])),
+        pair.geometry.itemsize,
+        direct,
+    )
+    delivery = delivery.based(rotation_of_box(*want)).turned(pair.rotation)
+
+    def transfer(src: int, part: Part, src_copy: int) -> Transfer:
+        box = delivery.striping.cut(region, part.start, part.stop)
+        dst, copy = remote[part.peer]
+        return Transfer(number, src, dst, *box, copy, part.hop, src_copy)
+
     for index, giver in enumerate(givers):
-        for share in striping.shares_of_holder(index):
-            start, stop = list(region[0]), list(region[1])
-            if striping.dim >= 0:
-                start[striping.dim], stop[striping.dim] = share.start, share.stop
-            rank, copy = remote[share.peer]
-            yield Transfer(number, giver, rank, tuple(start), tuple(stop), copy)
+        for part in delivery.sent(index):
+            yield transfer(giver, part, 0)
+    for index, (rank, copy) in enumerate(remote):
+        for part in delivery.forwarded(index):
+            yield transfer(rank, part, copy)
 
 
 def _stored(spec: TensorSpec, side: Side, ndim: int) -> dict[BoxKey, list[tuple[int, int]]]:

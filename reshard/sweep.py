@@ -10,20 +10,23 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator
 from itertools import pairwise, product
 from typing import NamedTuple
 
+from reshard.delivery import Delivery
 from reshard.errors import PlanError
-from reshard.holders import make_striping, rotation_of_box
-from reshard.legs import Leg
+from reshard.holders import rotation_of_box
+from reshard.legs import Leg, Taken, Turning
 from reshard.logical_space import Side, copy_numbers, pieces_of_rank
 from reshard.matching import Geometry
+from reshard.places import DeliveryTable, Places
 from reshard.transfer import BoxKey
 
 __all__ = ["Atom", "SweepPlan", "box_holders"]
 
 Legs = tuple[Leg, ...]
+
+_NOTHING = Taken()
 
 
 class Atom(NamedTuple):
@@ -55,71 +58,128 @@ def box_holders(side: Side, ndim: int) -> dict[BoxKey, list[tuple[int, int]]]:
 class SweepPlan:
     """Planner of any two layouts.
 
+    Args:
+        geometry: what all pairs of this kind have in common.
+        places: where the ranks of both sides are; None means in one domain.
+
     Raises:
         PlanError: if the source does not hold every element that the destination wants.
     """
 
-    def __init__(self, geometry: Geometry) -> None:
-        self._itemsize = geometry.itemsize
+    def __init__(self, geometry: Geometry, places: Places | None = None) -> None:
         ndim = len(geometry.space.shape)
-        self._atoms: list[Atom] = []
+        atoms: list[Atom] = []
         if geometry.space.num_elements:
             sources = box_holders(geometry.src, ndim)
             wanted = box_holders(geometry.dst, ndim)
-            self._atoms = _make_atoms(sources, wanted)
-        # Rotations that differ by this choose the same holders of every box.
-        self._period = math.lcm(*{len(atom.holders) for atom in self._atoms})
-        self._src_ranks = geometry.src.layout.ranks
-        self._dst_ranks = geometry.dst.layout.ranks
-        self._is_disjoint = geometry.is_disjoint
-        self._legs: dict[int, tuple[dict[int, Legs], dict[int, Legs]]] = {}
+            atoms = _make_atoms(sources, wanted)
+        table = DeliveryTable(places, geometry.itemsize)
+        self._shipments = [_shipment(atom, geometry, table) for atom in atoms]
+        deliveries = [each.delivery for each in self._shipments if each.delivery is not None]
+        # Rotations that differ by this choose the same ends of every box.
+        self._period = math.lcm(*{each.period for each in deliveries})
+        self._legs: dict[int, tuple[dict[int, Legs], dict[int, Taken]]] = {}
 
-    def sends(self, position: int, rotation: int) -> Legs:
+    def sends(self, position: int) -> Turning[Legs]:
         """Returns what a source rank sends."""
-        return self._all_legs(rotation)[0].get(position, ())
+        return Turning(self._period, lambda turn: self._all_legs(turn)[0].get(position, ()))
 
-    def receives(self, position: int, rotation: int) -> Legs:
-        """Returns what a destination rank receives."""
-        return self._all_legs(rotation)[1].get(position, ())
+    def takes(self, position: int) -> Turning[Taken]:
+        """Returns what a destination rank receives and sends on."""
+        return Turning(self._period, lambda turn: self._all_legs(turn)[1].get(position, _NOTHING))
 
-    def _all_legs(self, rotation: int) -> tuple[dict[int, Legs], dict[int, Legs]]:
-        rotation %= self._period
-        found = self._legs.get(rotation)
+    def _all_legs(self, turn: int) -> tuple[dict[int, Legs], dict[int, Taken]]:
+        found = self._legs.get(turn)
         if found is None:
-            sends: dict[int, list[Leg]] = defaultdict(list)
-            receives: dict[int, list[Leg]] = defaultdict(list)
-            for atom in self._atoms:
-                for src, dst, copy, box in self._assign(atom, rotation):
-                    sends[src].append(Leg(box[0], copy, dst, box[1]))
-                    receives[dst].append(Leg(box[0], copy, src, box[1]))
-            found = self._legs[rotation] = _sorted(sends), _sorted(receives)
+            legs = _LegLists()
+            for shipment in self._shipments:
+                shipment.add_to(legs, turn)
+            found = self._legs[turn] = legs.sorted()
         return found
 
-    def _assign(self, atom: Atom, rotation: int) -> Iterator[tuple[int, int, int, BoxKey]]:
-        """Yields (source, destination, copy, box) of each transfer of an atom."""
-        start, stop = atom.box
-        holding: dict[int, int] = {}
-        if not self._is_disjoint:
-            holding = {self._src_ranks[holder]: holder for holder in atom.holders}
-        remote = []
-        for taker, copy in atom.copies:
-            holder = holding.get(self._dst_ranks[taker])
-            if holder is None:
-                remote.append((taker, copy))
-            else:
-                yield holder, taker, copy, atom.box
-        turn = rotation + rotation_of_box(*atom.wanted)
-        for index, (taker, copy) in enumerate(remote):
-            striping = make_striping(
-                start, stop, len(remote), len(atom.holders), self._itemsize, turn
-            )
-            for share in striping.shares_of_copy(index):
-                box = striping.narrowed(atom.box, share.start, share.stop)
-                yield atom.holders[share.peer], taker, copy, box
+
+class _LegLists:
+    """The legs of all ranks, by kind and position."""
+
+    def __init__(self) -> None:
+        self.sends: dict[int, list[Leg]] = defaultdict(list)
+        self.takes: dict[int, tuple[list[Leg], list[Leg], list[Leg]]] = defaultdict(
+            lambda: ([], [], [])
+        )
+
+    def sorted(self) -> tuple[dict[int, Legs], dict[int, Taken]]:
+        """Returns them in canonical order."""
+        sends = {position: tuple(sorted(legs)) for position, legs in self.sends.items()}
+        takes = {
+            position: Taken(*[tuple(sorted(legs)) for legs in kinds])
+            for position, kinds in self.takes.items()
+        }
+        return sends, takes
 
 
-def _sorted(legs: dict[int, list[Leg]]) -> dict[int, Legs]:
-    return {position: tuple(sorted(own)) for position, own in legs.items()}
+class _Shipment(NamedTuple):
+    """An atom and how it gets to all who want it.
+
+    Attributes:
+        box: what moves.
+        local: (holder, taker, copy) of copies within one rank.
+        holders: source ranks.
+        takers: (destination rank, copy) of all others.
+        delivery: how they get it; None if there are none.
+    """
+
+    box: BoxKey
+    local: tuple[tuple[int, int, int], ...]
+    holders: tuple[int, ...]
+    takers: tuple[tuple[int, int], ...]
+    delivery: Delivery | None
+
+    def add_to(self, legs: _LegLists, turn: int) -> None:
+        """Adds the legs of all ranks for tensors of a rotation."""
+        start, stop = self.box
+        for holder, taker, copy in self.local:
+            legs.sends[holder].append(Leg(start, copy, taker, stop))
+            legs.takes[taker][0].append(Leg(start, copy, holder, stop))
+        if self.delivery is None:
+            return
+        delivery = self.delivery.turned(turn)
+        cut = delivery.striping.cut
+        for index, holder in enumerate(self.holders):
+            for part in delivery.sent(index):
+                low, high = cut(self.box, part.start, part.stop)
+                taker, copy = self.takers[part.peer]
+                legs.sends[holder].append(Leg(low, copy, taker, high))
+                legs.takes[taker][0].append(Leg(low, copy, holder, high))
+        for index, (first, first_copy) in enumerate(self.takers):
+            for part in delivery.forwarded(index):
+                low, high = cut(self.box, part.start, part.stop)
+                taker, copy = self.takers[part.peer]
+                leg = Leg(low, copy, taker, high, part.hop, first_copy)
+                legs.takes[first][2].append(leg)
+                legs.takes[taker][1].append(leg._replace(peer=first))
+
+
+def _shipment(atom: Atom, geometry: Geometry, table: DeliveryTable) -> _Shipment:
+    holding: dict[int, int] = {}
+    if not geometry.is_disjoint:
+        holding = {geometry.src.layout.ranks[holder]: holder for holder in atom.holders}
+    local, takers = [], []
+    dst_ranks = geometry.dst.layout.ranks if holding else ()
+    for taker, copy in atom.copies:
+        holder = holding.get(dst_ranks[taker]) if holding else None
+        if holder is None:
+            takers.append((taker, copy))
+        else:
+            local.append((holder, taker, copy))
+    delivery = None
+    if takers:
+        delivery = table.delivery(
+            tuple([b - a for a, b in zip(*atom.box, strict=True)]),
+            tuple([taker for taker, _ in takers]),
+            atom.holders,
+            rotation_of_box(*atom.wanted),
+        )
+    return _Shipment(atom.box, tuple(local), atom.holders, tuple(takers), delivery)
 
 
 def _make_atoms(

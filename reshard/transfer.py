@@ -20,6 +20,9 @@ class Transfer(NamedTuple):
         start, stop: bounds per logical dim, in elements.
         copy: which of the destination rank's pieces it fills, where several store the same
             elements; else 0.
+        hop: 0 if it is read from what a source holds; else it is read from what the destination
+            rank `src_rank` received at hops before.
+        src_copy: which of that rank's pieces it is read from then.
     """
 
     pair: int
@@ -28,6 +31,8 @@ class Transfer(NamedTuple):
     start: tuple[int, ...]
     stop: tuple[int, ...]
     copy: int
+    hop: int = 0
+    src_copy: int = 0
 
     @property
     def num_elements(self) -> int:

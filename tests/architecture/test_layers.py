@@ -13,11 +13,12 @@ LAYERS = {
     "values": {
         "errors", "dtypes", "box", "mesh", "placement", "division", "local_boxes", "layout",
         "segmented_layout",
-        "form", "tensor_spec", "forms", "patterns", "transfer", "legs", "padding",
+        "form", "tensor_spec", "forms", "patterns", "transfer", "legs", "topology", "padding",
     },
     "planning": {
-        "logical_space", "matching", "holders", "grid", "sweep", "geometry_plan", "planner",
-        "reference_planner", "schedule", "spec_codec", "spec_merge", "plan_text", "plan",
+        "logical_space", "matching", "holders", "delivery", "places", "grid", "sweep",
+        "geometry_plan", "planner", "reference_planner", "schedule", "spec_codec", "spec_merge",
+        "plan_text", "plan",
     },
     "memory and border": {
         "buffers", "overlap", "_native", "_native_bindings", "fingerprint", "program_table",

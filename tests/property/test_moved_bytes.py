@@ -10,6 +10,7 @@ from helpers import oracle
 from helpers.patterns import as_bits
 from helpers.sides import check_side, copied, fill_side, hashed, in_memory, typed
 from helpers.strategies import problems, seeded
+from helpers.topologies import min_stripe_bytes, placed_problems
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,6 +28,21 @@ def test_the_result_is_gather_then_slice(problem, random, chunk_bytes):
     destinations, around = in_memory(problem.dst, before, random)
     plan = make_plan(problem.src, problem.dst)
     found = run_in_process(plan, sources, destinations, chunk_bytes=chunk_bytes)
+    assert check_side(problem.dst, found, values, before) is None
+    assert around.problem() is None
+    assert check_side(problem.src, sources, values, fill_side(problem.src, None, "src")) is None
+
+
+@given(placed_problems(), seeded(), CHUNK_BYTES)
+def test_wherever_ranks_are_the_result_is_gather_then_slice(placed, random, chunk_bytes):
+    problem = placed.problem
+    values = hashed(problem.shapes, problem.dtype.itemsize)
+    sources, _ = in_memory(problem.src, fill_side(problem.src, values, "src"), random)
+    before = fill_side(problem.dst, None, "dst")
+    destinations, around = in_memory(problem.dst, before, random)
+    plan = make_plan(problem.src, problem.dst, topology=placed.topology)
+    with min_stripe_bytes(placed.stripe_bytes):
+        found = run_in_process(plan, sources, destinations, chunk_bytes=chunk_bytes)
     assert check_side(problem.dst, found, values, before) is None
     assert around.problem() is None
     assert check_side(problem.src, sources, values, fill_side(problem.src, None, "src")) is None
@@ -98,8 +114,13 @@ def interesting_values(shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np
         return values.astype(dtype).reshape(shape)
 
 
-@given(problems(dtype=DType.FLOAT32), st.sampled_from(CASTS), st.integers(0, 10**6))
-def test_a_cast_gives_what_numpy_and_torch_give(problem, cast, seed):
+PLACED = placed_problems(dtype=DType.FLOAT32)
+
+
+@given(PLACED, st.booleans(), st.sampled_from(CASTS), st.integers(0, 10**6))
+def test_a_cast_gives_what_numpy_and_torch_give(placed, is_placed, cast, seed):
+    """Also where destination ranks pass on what they have cast already."""
+    problem = placed.problem
     src_type, dst_type = (DType.of(name) for name in cast)
     src = [dataclasses.replace(spec, dtype=src_type) for spec in problem.src]
     dst = [dataclasses.replace(spec, dtype=dst_type) for spec in problem.dst]
@@ -109,8 +130,9 @@ def test_a_cast_gives_what_numpy_and_torch_give(problem, cast, seed):
     }
     cast_values = {name: converted(array, dst_type) for name, array in values.items()}
     bits = {name: as_bits(array) for name, array in values.items()}
-    plan = make_plan(src, dst, casts=[cast])
-    found = run_in_process(plan, typed(src, fill_side(src, bits, "src")))
+    plan = make_plan(src, dst, casts=[cast], topology=placed.topology if is_placed else None)
+    with min_stripe_bytes(placed.stripe_bytes):
+        found = run_in_process(plan, typed(src, fill_side(src, bits, "src")))
     for spec in dst:
         for rank in spec.layout.ranks:
             for name, places in oracle.canonical_places(spec, rank).items():

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from helpers import oracle
 from helpers.strategies import Problem, problems
+from helpers.topologies import min_stripe_bytes, placed_problems
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -26,8 +27,12 @@ from reshard import (
 )
 from reshard.geometry_plan import GridPlan
 from reshard.grid import NotAGrid
+from reshard.logical_space import Side, pieces_of_rank
+from reshard.matching import TensorPair
+from reshard.places import PlaceTable
 from reshard.program_table import make_program_tables
 from reshard.sweep import SweepPlan
+from reshard.topology import Topology
 
 
 def plan_of(problem: Problem) -> Plan:
@@ -36,10 +41,13 @@ def plan_of(problem: Problem) -> Plan:
 
 def elements_of(plan: Plan, transfer: Transfer) -> np.ndarray:
     """Returns the canonical elements (row-major index) of a transfer."""
-    space = plan.pairs[transfer.pair].geometry.space
+    return elements_between(plan.pairs[transfer.pair], transfer.start, transfer.stop)
+
+
+def elements_between(pair: TensorPair, start: tuple[int, ...], stop: tuple[int, ...]) -> np.ndarray:
     axes = [
         np.arange(a, b) * stride
-        for a, b, stride in zip(transfer.start, transfer.stop, space.index_strides, strict=True)
+        for a, b, stride in zip(start, stop, pair.geometry.space.index_strides, strict=True)
     ]
     total = np.zeros((), np.int64)
     for axis in axes:
@@ -137,21 +145,23 @@ def test_both_ends_of_a_stream_have_the_same_boxes_in_the_same_order(problem):
     assert ends[0] == ends[1]
 
 
-@given(problems(), st.integers(0, 12))
-def test_the_two_planners_agree_where_both_apply(problem, rotation):
-    compared = 0
-    for pair in plan_of(problem).pairs:
-        geometry = pair.geometry
-        try:
-            grid = GridPlan(geometry)
-        except NotAGrid:
-            continue
-        sweep = SweepPlan(geometry)
-        for position in range(len(geometry.src.layout.ranks)):
-            assert grid.sends(position, rotation) == sweep.sends(position, rotation)
-        for position in range(len(geometry.dst.layout.ranks)):
-            assert grid.receives(position, rotation) == sweep.receives(position, rotation)
-        compared += 1
+@given(placed_problems(), st.booleans(), st.integers(0, 12))
+def test_the_two_planners_agree_where_both_apply(placed, is_placed, rotation):
+    with min_stripe_bytes(placed.stripe_bytes):
+        compared = 0
+        for pair in plan_of(placed.problem).pairs:
+            geometry = pair.geometry
+            _, places = PlaceTable(placed.topology if is_placed else None, [pair]).of(pair)
+            try:
+                grid = GridPlan(geometry, places)
+            except NotAGrid:
+                continue
+            sweep = SweepPlan(geometry, places)
+            for position in range(len(geometry.src.layout.ranks)):
+                assert grid.sends(position).of(rotation) == sweep.sends(position).of(rotation)
+            for position in range(len(geometry.dst.layout.ranks)):
+                assert grid.takes(position).of(rotation) == sweep.takes(position).of(rotation)
+            compared += 1
     assume(compared)
 
 
@@ -277,3 +287,145 @@ def test_one_rank_of_a_wide_mesh_is_planned_alone(num_ranks):
     last = 2 * num_ranks - 1
     assert len(plan.receives(last)) == num_ranks
     assert sum(t.num_elements for t in plan.receives(last)) == 70_000**2 // num_ranks
+
+
+# ---- where ranks are in several domains ----------------------------------------------------------
+
+
+@given(placed_problems())
+def test_with_domains_too_the_rank_local_plans_are_the_reference_plan(placed):
+    plan = make_plan(placed.problem.src, placed.problem.dst, topology=placed.topology)
+    with min_stripe_bytes(placed.stripe_bytes):
+        received = list(plan.transfers())
+        sent = [transfer for rank in plan.ranks for transfer in plan.sends(rank)]
+        reference = list(reference_transfers(plan.pairs, placed.topology))
+    assert len(set(received)) == len(received)
+    assert sorted(sent) == sorted(received)
+    assert sorted(reference) == sorted(received)
+
+
+@given(placed_problems())
+def test_with_domains_too_each_stored_element_is_written_once(placed):
+    """As often as the rank stores it, and each piece once."""
+    plan = make_plan(placed.problem.src, placed.problem.dst, topology=placed.topology)
+    written: dict[tuple[int, int], Counter[int]] = defaultdict(Counter)
+    pieces: Counter[tuple[int, int, int, int]] = Counter()
+    with min_stripe_bytes(placed.stripe_bytes):
+        for transfer in plan.transfers():
+            elements = elements_of(plan, transfer).tolist()
+            key = transfer.pair, transfer.dst_rank
+            written[key].update(elements)
+            pieces.update((*key, transfer.copy, element) for element in elements)
+    assert max(pieces.values(), default=1) == 1
+    for number, pair in enumerate(plan.pairs):
+        for rank in pair.dst.layout.ranks:
+            stored = held_elements(pair.dst, names_of(pair.dst, pair.name), rank)
+            assert written[number, rank] == Counter(stored.tolist())
+
+
+@given(placed_problems())
+def test_a_rank_sends_only_what_it_holds_or_has_received_by_then(placed):
+    plan = make_plan(placed.problem.src, placed.problem.dst, topology=placed.topology)
+    with min_stripe_bytes(placed.stripe_bytes):
+        transfers = sorted(plan.transfers(), key=lambda transfer: transfer.hop)
+    # Per pair, rank and copy: the hop at which each element arrived there.
+    arrived: dict[tuple[int, int, int], dict[int, int]] = defaultdict(dict)
+    for transfer in transfers:
+        elements = elements_of(plan, transfer).tolist()
+        pair = plan.pairs[transfer.pair]
+        if transfer.hop == 0:
+            assert transfer.src_copy == 0
+            names = names_of(pair.src, source_name(pair))
+            assert set(held_elements(pair.src, names, transfer.src_rank)).issuperset(elements)
+        else:
+            own = arrived[transfer.pair, transfer.src_rank, transfer.src_copy]
+            assert all(own.get(element, transfer.hop) < transfer.hop for element in elements)
+        here = arrived[transfer.pair, transfer.dst_rank, transfer.copy]
+        here.update(dict.fromkeys(elements, transfer.hop))
+    with min_stripe_bytes(placed.stripe_bytes):
+        assert plan.num_hops == 1 + max((transfer.hop for transfer in transfers), default=0)
+
+
+@given(placed_problems())
+def test_each_box_enters_a_domain_once_and_none_enters_where_it_is_held(placed):
+    plan = make_plan(placed.problem.src, placed.problem.dst, topology=placed.topology)
+    domains = placed.topology.domains
+    entered: dict[tuple[int, int], Counter[int]] = defaultdict(Counter)
+    with min_stripe_bytes(placed.stripe_bytes):
+        for transfer in plan.transfers():
+            domain = domains[transfer.dst_rank]
+            if domains[transfer.src_rank] != domain:
+                entered[transfer.pair, domain].update(elements_of(plan, transfer).tolist())
+    for number, pair in enumerate(plan.pairs):
+        held, wanted = boxes_by_domain(pair, domains, 0), boxes_by_domain(pair, domains, 1)
+        for domain, boxes in wanted.items():
+            here = {i for box in held[domain] for i in elements_between(pair, *box).tolist()}
+            expected = Counter(i for box in boxes for i in elements_between(pair, *box).tolist())
+            for element in here:
+                expected.pop(element, None)
+            assert entered[number, domain] == expected
+
+
+def boxes_by_domain(pair: TensorPair, domains: tuple[int, ...], side: int):
+    """Returns, per domain, the different logical boxes that its ranks store of one side."""
+    spec = (pair.src, pair.dst)[side]
+    rows = (pair.geometry.src, pair.geometry.dst)[side].rows
+    found: dict[int, set[tuple[tuple[int, ...], tuple[int, ...]]]] = defaultdict(set)
+    for rank in spec.layout.ranks:
+        own = Side(spec.shape, spec.layout, rows)
+        for piece in pieces_of_rank(own, len(pair.geometry.space.shape), rank):
+            found[domains[rank]].add((piece.start, piece.stop))
+    return found
+
+
+@given(problems())
+def test_ranks_in_one_domain_are_planned_as_without_a_topology(problem):
+    ranks = [rank for side in problem.sides for spec in side for rank in spec.layout.ranks]
+    together = Topology.one_host(1 + max(ranks, default=0))
+    plan = make_plan(problem.src, problem.dst, topology=together)
+    assert list(plan.transfers()) == list(plan_of(problem).transfers())
+    assert plan.num_hops == 1
+
+
+@given(placed_problems())
+def test_with_domains_too_both_ends_of_a_stream_have_the_same_operations(placed):
+    """Hop by hop, for that is how programs are made."""
+    problem = placed.problem
+    plan = make_plan(problem.src, problem.dst, topology=placed.topology)
+    buffers = [
+        {(rank, spec.name): buffer_like(spec, rank) for spec in specs for rank in spec.layout.ranks}
+        for specs in problem.sides
+    ]
+    with min_stripe_bytes(placed.stripe_bytes):
+        transfers = list(plan.transfers())
+        for hop in range(plan.num_hops):
+            sizes: tuple[dict, dict] = {}, {}
+            for rank in plan.ranks:
+                tables = make_program_tables(plan, [rank], *buffers, hop)
+                streams = rows(tables.streams)
+                for stream, wire in zip(streams, wire_sizes(tables, len(streams)), strict=True):
+                    direction, src, dst = stream
+                    sizes[direction][src, dst] = wire
+            assert sizes[0] == sizes[1]
+            count = sum(transfer.hop == hop for transfer in transfers)
+            assert sum(map(len, sizes[0].values())) == count
+
+
+@given(placed_problems())
+def test_with_domains_too_legs_do_not_depend_on_what_was_asked_before(placed):
+    plan, again = (
+        make_plan(placed.problem.src, placed.problem.dst, topology=placed.topology)
+        for _ in range(2)
+    )
+    with min_stripe_bytes(placed.stripe_bytes):
+        forwards = {rank: plan.rank_plan(rank) for rank in plan.ranks}
+        backwards = {rank: again.rank_plan(rank) for rank in reversed(again.ranks)}
+    assert forwards == backwards
+
+
+def test_with_domains_too_a_plan_checks_itself():
+    everywhere = Layout.replicated(Mesh.of(dp=4)).shifted(1)
+    src = TensorSpec("w", (64, 64), "float32", Layout.replicated(Mesh.of(dp=1)))
+    dst = TensorSpec("w", (64, 64), "float32", everywhere)
+    places = (0, 1, 1, 2, 2)
+    make_plan([src], [dst], topology=Topology(places, places, 1, 1.0, 1.0)).check()

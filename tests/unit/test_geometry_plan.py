@@ -20,6 +20,8 @@ from reshard import (
 )
 from reshard.geometry_plan import GridPlan, make_geometry_plan
 from reshard.grid import NotAGrid
+from reshard.legs import Taken
+from reshard.places import Places
 from reshard.sweep import SweepPlan
 
 R = Replicate()
@@ -61,8 +63,8 @@ def test_a_part_that_lies_in_one_segment_is_planned_by_arithmetic():
     assert isinstance(plan, GridPlan)
     sweep = SweepPlan(pair.geometry)
     for position in (0, 1):
-        assert plan.receives(position, 1) == sweep.receives(position, 1)
-        assert plan.sends(position, 1) == sweep.sends(position, 1)
+        assert plan.takes(position).of(1) == sweep.takes(position).of(1)
+        assert plan.sends(position).of(1) == sweep.sends(position).of(1)
 
 
 def test_a_part_across_segments_is_planned_by_comparison():
@@ -73,20 +75,34 @@ def test_large_boxes_are_striped_alike_for_every_tensor():
     """Legs that no choice among holders depends on are computed once, whatever the rotation."""
     everywhere = Layout(Mesh.of(x=2), (R,))
     plan = GridPlan(geometry(everywhere, ONE.shifted(9), (4096, 64)))
-    assert plan.receives(0, 1) is plan.receives(0, 2)
-    assert len(plan.receives(0, 1)) == 2
+    assert plan.takes(0).of(1) is plan.takes(0).of(2)
+    assert len(plan.takes(0).of(1).receives) == 2
 
 
 def test_small_boxes_turn_from_tensor_to_tensor():
     everywhere = Layout(Mesh.of(x=2), (R,))
     plan = GridPlan(geometry(everywhere, ONE.shifted(9), (4, 6)))
-    assert {plan.receives(0, turn)[0].peer for turn in range(2)} == {0, 1}
-    assert plan.receives(0, 0) == plan.receives(0, 2)
+    assert {plan.takes(0).of(turn).receives[0].peer for turn in range(2)} == {0, 1}
+    assert plan.takes(0).of(0) is plan.takes(0).of(2)
 
 
 def test_empty_tensors_have_no_legs():
     plan = make_geometry_plan(geometry(TP, TP.shifted(2), (0, 6)))
-    assert plan.sends(0, 0) == plan.receives(1, 0) == ()
+    assert plan.sends(0).of(0) == ()
+    assert plan.takes(1).of(0) == Taken()
+
+
+def test_a_box_goes_once_into_a_domain_and_on_inside_it():
+    plan = GridPlan(geometry(ONE, Layout(Mesh.of(x=2), (R,)).shifted(9)), Places((0,), (1, 1)))
+    whole = (0, 0), (8, 6)
+    assert [(leg.start, leg.stop) for leg in plan.sends(0).of(0)] == [whole]
+    first, second = plan.takes(0).of(0), plan.takes(1).of(0)
+    assert [len(legs) for legs in first] == [1, 0, 1]
+    assert [len(legs) for legs in second] == [0, 1, 0]
+    assert (first.forwards[0].peer, first.forwards[0].hop) == (1, 1)
+    assert (second.arrivals[0].peer, second.arrivals[0].hop) == (0, 1)
+    assert [len(legs) for legs in plan.takes(1).of(1)] == [1, 0, 1]
+    assert plan.takes(0).of(2) is first
 
 
 def test_a_grid_plan_refuses_what_is_no_grid():
@@ -107,7 +123,7 @@ def _rows_to_columns(num_holders: int) -> SweepPlan:
 def test_explicit_boxes_are_planned_once_per_choice_of_holders(num_holders):
     """Every rotation was planned for all ranks anew, though each box had one holder: minutes."""
     plan = _rows_to_columns(num_holders)
-    legs = [plan.receives(0, rotation) for rotation in range(3 * num_holders)]
+    legs = [plan.takes(0).of(rotation).receives for rotation in range(3 * num_holders)]
     for rotation, found in enumerate(legs):
         assert found is legs[rotation % num_holders]
     assert len({id(each) for each in legs}) == num_holders
@@ -118,6 +134,8 @@ def test_boxes_of_two_and_of_three_holders_repeat_after_six_tensors():
     src = TensorSpec("w", (8,), "float32", BoxLayout(layout))
     dst = TensorSpec("w", (8,), "float32", BoxLayout({9: Box((0,), (8,))}))
     plan = SweepPlan(match([src], [dst])[0].geometry)
-    peers = [tuple(leg.peer for leg in plan.receives(0, rotation)) for rotation in range(12)]
+    peers = [
+        tuple(leg.peer for leg in plan.takes(0).of(rotation).receives) for rotation in range(12)
+    ]
     assert len(set(peers[:6])) == 6
     assert peers[:6] == peers[6:]

@@ -27,6 +27,7 @@ from reshard import (
 )
 from reshard.dtypes import DType
 from reshard.loopback import buffer_of_array, numpy_dtype
+from reshard.topology import Topology
 
 ROWS = Layout(Mesh.of(x=2), (Shard(0),))
 COLUMNS = Layout(Mesh.of(y=2), (Shard(1),)).shifted(2)
@@ -219,3 +220,61 @@ def test_without_numpy_the_names_are_there_and_the_remedy_is_told():
     assert first.startswith("reshard.local_array works on NumPy arrays, and NumPy is not installed")
     assert second.startswith("reshard.run_in_process")
     assert "pip install numpy" in first
+
+
+def relayed(num_ranks, src, dst, **options):
+    """Returns a plan in which each rank is a domain of its own, so that few holders need relays."""
+    places = tuple(range(num_ranks))
+    return make_plan([src], [dst], topology=Topology(places, places, 1, 1.0, 1.0), **options)
+
+
+def test_a_tensor_goes_from_rank_to_rank_hop_by_hop():
+    src = TensorSpec("w", (4, 6), "float32", Layout.replicated(Mesh.of(x=1)))
+    dst = TensorSpec("w", (4, 6), "float32", Layout.replicated(Mesh.of(x=4)).shifted(1))
+    plan = relayed(5, src, dst)
+    assert plan.num_hops == 4
+    found = run_in_process(plan, {0: {"w": W}})
+    assert sorted(found) == [1, 2, 3, 4]
+    for arrays in found.values():
+        np.testing.assert_array_equal(arrays["w"], W)
+
+
+def test_given_arrays_of_any_strides_are_passed_on():
+    src = TensorSpec("w", (4, 6), "float32", Layout.replicated(Mesh.of(x=1)))
+    dst = TensorSpec("w", (4, 6), "float32", Layout.replicated(Mesh.of(x=3)).shifted(1))
+    arrays = {
+        1: {"w": np.zeros((6, 4), np.float32).T},
+        2: {"w": np.zeros((4, 6), np.float32)[::-1, ::-1]},
+        3: {"w": np.zeros((8, 12), np.float32)[::2, ::2]},
+    }
+    run_in_process(relayed(4, src, dst), {0: {"w": W}}, arrays, chunk_bytes=16)
+    for rank in arrays:
+        np.testing.assert_array_equal(arrays[rank]["w"], W)
+
+
+@pytest.mark.parametrize("cast", [("float32", "bfloat16"), ("bfloat16", "float32")])
+def test_all_ranks_of_a_cast_have_the_same_bits(cast):
+    """NaN payloads too: what was cast once goes on bit by bit, whoever sends it."""
+    values = np.array([1.00390625, 3.0e38, np.nan, -0.0, 1e-40], np.float32)
+    values[2:3].view(np.uint32)[:] = 0x7FC10000
+    whole = values.astype(numpy_dtype(DType.of(cast[0])))
+    src = TensorSpec("w", (5,), cast[0], Layout.replicated(Mesh.of(x=1)))
+    dst = TensorSpec("w", (5,), cast[1], Layout.replicated(Mesh.of(x=3)).shifted(1))
+    alone = TensorSpec("w", (5,), cast[1], Layout.replicated(Mesh.of(x=1)).shifted(1))
+    expected = run_in_process(make_plan([src], [alone], casts=[cast]), {0: {"w": whole}})[1]["w"]
+    plan = relayed(4, src, dst, casts=[cast])
+    assert plan.num_hops == 3
+    for arrays in run_in_process(plan, {0: {"w": whole}}).values():
+        assert arrays["w"].tobytes() == expected.tobytes()
+
+
+def test_sources_are_only_read_though_their_ranks_receive_and_pass_on():
+    """Rank 1 holds one half, receives the other, and is on both sides."""
+    src = TensorSpec("w", (4, 6), "float32", ROWS)
+    dst = TensorSpec("w", (4, 6), "float32", Layout.replicated(Mesh.of(y=4)).shifted(1))
+    plan = relayed(5, src, dst)
+    assert any(transfer.hop and transfer.src_rank == 1 for transfer in plan.transfers())
+    sources = {0: {"w": W[:2].copy()}, 1: {"w": W[2:].copy()}}
+    for arrays in run_in_process(plan, sources).values():
+        np.testing.assert_array_equal(arrays["w"], W)
+    np.testing.assert_array_equal(sources[1]["w"], W[2:])

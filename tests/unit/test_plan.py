@@ -21,6 +21,7 @@ from reshard import (
 from reshard import plan as plan_module
 from reshard.matching import match
 from reshard.plan import Plan
+from reshard.topology import Topology
 
 R = Replicate()
 SRC = [
@@ -141,6 +142,7 @@ OTHERS = {
     "fewer tensors": {"src": SRC[:1], "dst": DST[:1]},
     "budget": {"staging_bytes": 1 << 20},
     "padding": {"dst": changed(DST, padding="zero")},
+    "topology": {"topology": Topology.dgx_h100(6)},
 }
 
 
@@ -247,7 +249,90 @@ def test_sums_cost_as_much_as_the_distinct_geometries():
         )
 
     few, many = (list(plan_of(count).rank_plan(5).volumes_in()) for count in (1, 60))
-    assert few == [(0, 1, rank, 16 * 32) for rank in range(4)]
-    assert many == [(0, 60, rank, 16 * 32) for rank in range(4)]
+    assert few == [(0, 1, rank, 16 * 32, 0) for rank in range(4)]
+    assert many == [(0, 60, rank, 16 * 32, 0) for rank in range(4)]
     assert "w0 and 59 more" in plan_of(60).describe()
     assert "480 transfers, 240 KiB" in plan_of(60).describe()
+
+
+# ---- ranks in several domains --------------------------------------------------------------------
+
+
+def in_domains(*domains, link_bytes_per_second=1.0):
+    """Returns a topology whose domains are a host each."""
+    return Topology(domains, domains, 1, 1.0, link_bytes_per_second)
+
+
+def replicas(num_ranks, dtype="float32"):
+    return TensorSpec("w", (64, 64), dtype, Layout.replicated(Mesh.of(x=num_ranks)))
+
+
+@pytest.mark.parametrize(
+    ("topology", "num_hops"),
+    [
+        (None, 1),
+        (Topology.one_host(5), 1),
+        (in_domains(0, 1, 1, 1, 1), 2),  # into the domain, and inside
+        (in_domains(0, 0, 0, 1, 1), 2),
+        (in_domains(0, 1, 1, 2, 2), 3),  # and on to the next one, and inside that
+        (in_domains(0, 1, 2, 3, 4), 4),  # one after the other
+    ],
+)
+def test_hops_are_counted(topology, num_hops):
+    plan = make_plan([replicas(1)], [replicas(4).shifted(1)], topology=topology)
+    assert plan.num_hops == num_hops
+
+
+def test_holders_that_keep_up_serve_all_domains_at_once():
+    topology = in_domains(0, 1, 2, 3, 4, 5, 6, 7)
+    plan = make_plan([replicas(4)], [replicas(4).shifted(4)], topology=topology)
+    assert plan.num_hops == 1
+    assert {src for src, _ in plan.stream_bytes()} <= {0, 1, 2, 3}
+
+
+def test_tensors_without_elements_have_one_hop():
+    empty = [TensorSpec("w", (0,), "int8", replicas(n).layout).shifted(n - 1) for n in (1, 2)]
+    assert make_plan(empty[:1], empty[1:], topology=in_domains(0, 1, 1)).num_hops == 1
+
+
+def test_the_digest_follows_the_topology():
+    found = {
+        make_plan([replicas(1)], [replicas(4).shifted(1)], topology=topology).digest
+        for topology in (
+            None,
+            in_domains(0, 1, 1, 1, 1),
+            in_domains(0, 0, 1, 1, 1),
+            in_domains(0, 1, 1, 1, 1, 1),
+            in_domains(0, 1, 1, 1, 1, link_bytes_per_second=2.0),
+        )
+    }
+    assert len(found) == 5
+    again = [
+        make_plan([replicas(1)], [replicas(4).shifted(1)], topology=in_domains(0, 1, 1, 1, 1))
+        for _ in range(2)
+    ]
+    assert again[0].digest == again[1].digest
+
+
+def test_what_is_passed_on_counts_in_streams_and_not_as_sent_by_sources():
+    plan = make_plan([replicas(1)], [replicas(4).shifted(1)], topology=in_domains(0, 1, 1, 1, 1))
+    streams = plan.stream_bytes()
+    whole = 64 * 64 * 4
+    assert sum(streams.values()) == 4 * whole
+    assert sum(nbytes for (src, _), nbytes in streams.items() if src == 0) == whole
+    assert all(
+        sum(nbytes for (_, dst), nbytes in streams.items() if dst == rank) == whole
+        for rank in plan.dst_ranks
+    )
+
+
+@pytest.mark.parametrize("cast", [("float32", "bfloat16"), ("bfloat16", "float32")], ids=str)
+def test_streams_of_a_cast_count_what_travels_at_each_hop(cast):
+    src, dst = replicas(1, cast[0]), replicas(4, cast[1]).shifted(1)
+    plan = make_plan([src], [dst], casts=[cast], topology=in_domains(0, 1, 1, 1, 1))
+    assert sum(plan.stream_bytes().values()) == sum(map(plan.nbytes, plan.transfers()))
+
+
+def test_a_topology_that_lacks_ranks_is_refused():
+    with pytest.raises(PlanError, match="topology"):
+        make_plan([replicas(1)], [replicas(4).shifted(1)], topology=in_domains(0, 1, 1)).check()

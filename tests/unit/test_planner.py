@@ -18,8 +18,9 @@ from reshard import (
     make_plan,
 )
 from reshard import planner as planner_module
-from reshard.legs import Leg
+from reshard.legs import Leg, Taken, Turning
 from reshard.planner import Planner
+from reshard.topology import Topology
 
 ROWS = Layout(Mesh.of(fsdp=2), (Shard(0),))
 COLUMNS = Layout(Mesh.of(tp=2), (Shard(1),)).shifted(2)
@@ -100,35 +101,73 @@ def test_a_slice_that_no_source_rank_holds_is_told():
         make_plan([src], [dst]).rank_plan(9)
 
 
-def leg(peer, start, stop):
-    return Leg(peer=peer, start=start, stop=stop, copy=0)
+def leg(peer, start, stop, hop=0):
+    return Leg(peer=peer, start=start, stop=stop, copy=0, hop=hop)
 
 
 class Wrong:
     """A planner that forgets or doubles something."""
 
-    def __init__(self, legs):
-        self._legs = legs
+    def __init__(self, taken):
+        self._taken = taken
 
-    def sends(self, position, rotation):
-        return ()
+    def sends(self, position):
+        return Turning(1, lambda _: ())
 
-    def receives(self, position, rotation):
-        return self._legs
+    def takes(self, position):
+        return Turning(1, lambda _: self._taken)
 
 
 @pytest.mark.parametrize(
-    "legs",
+    ("receives", "arrivals"),
     [
-        (leg(0, (0, 0), (2, 3)),),
-        (leg(0, (0, 0), (2, 3)), leg(0, (0, 0), (2, 3))),
-        (leg(0, (0, 0), (3, 3)), leg(1, (2, 0), (3, 3))),
-        (leg(0, (0, 0), (2, 3)), leg(1, (1, 0), (3, 3))),
+        ((leg(0, (0, 0), (2, 3)),), ()),
+        ((leg(0, (0, 0), (2, 3)), leg(0, (0, 0), (2, 3))), ()),
+        ((leg(0, (0, 0), (3, 3)), leg(1, (2, 0), (3, 3))), ()),
+        ((leg(0, (0, 0), (2, 3)), leg(1, (1, 0), (3, 3))), ()),
+        ((), (leg(1, (0, 0), (2, 3), 1),)),
+        ((leg(0, (0, 0), (2, 3)),), (leg(1, (1, 0), (3, 3), 1),)),
+        ((leg(0, (0, 0), (4, 3)),), (leg(1, (0, 0), (4, 3), 1),)),
     ],
-    ids=["a part is missing", "twice the same", "one row twice and one missing", "overlap"],
+    ids=[
+        "a part is missing",
+        "twice the same",
+        "one row twice and one missing",
+        "overlap",
+        "a part of what others pass on is missing",
+        "overlap of what a holder and what others send",
+        "all of it twice",
+    ],
 )
-def test_a_planner_that_is_wrong_is_caught(monkeypatch, legs):
-    monkeypatch.setattr(planner_module, "make_geometry_plan", lambda *_: Wrong(legs))
+def test_a_planner_that_is_wrong_is_caught(monkeypatch, receives, arrivals):
+    taken = Taken(receives, arrivals)
+    monkeypatch.setattr(planner_module, "make_geometry_plan", lambda *_: Wrong(taken))
     plan = make_plan(specs(1, ROWS), specs(1, COLUMNS))
     with pytest.raises(PlanError, match=r"w0: destination rank 2 stores 12 elements.*defect"):
         plan.rank_plan(2)
+
+
+def test_what_others_pass_on_counts_as_received(monkeypatch):
+    taken = Taken((leg(0, (0, 0), (2, 3)),), (leg(1, (2, 0), (4, 3), 1),))
+    monkeypatch.setattr(planner_module, "make_geometry_plan", lambda *_: Wrong(taken))
+    plan = make_plan(specs(1, ROWS), specs(1, COLUMNS))
+    assert list(map(str, plan.receives(2))) == ["[0:2, 0:3] 0 -> 2", "[2:4, 0:3] 3 -> 2"]
+
+
+def test_pairs_of_one_geometry_that_lie_differently_are_planned_apart():
+    """Two engines store the same tensors; one of them is in the trainer's domain."""
+    src = specs(2, Layout(Mesh.of(fsdp=1), (Shard(0),)))
+    everywhere = Layout.replicated(Mesh.of(dp=2))
+    dst = [
+        TensorSpec(spec.name, spec.shape, spec.dtype, everywhere.shifted(offset))
+        for spec, offset in zip(src, (1, 3), strict=True)
+    ]
+    places = (0, 0, 0, 1, 1)
+    plan = make_plan(src, dst, topology=Topology(places, places, 1, 1.0, 1.0))
+    assert plan.pairs[0].geometry is plan.pairs[1].geometry
+    assert [t.src_rank for rank in (1, 2) for t in plan.receives(rank)] == [0, 0]
+    assert [(t.src_rank, t.hop) for t in plan.receives(3) + plan.receives(4)] in (
+        [(0, 0), (3, 1)],
+        [(4, 1), (0, 0)],
+    )
+    assert [t.pair for t in plan.sends(3) + plan.sends(4)] == [1]

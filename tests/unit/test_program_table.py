@@ -24,6 +24,7 @@ from reshard import (
 from reshard.logical_space import LogicalDigit, LogicalRow, Piece
 from reshard.loopback import buffer_of_array
 from reshard.program_table import Endpoint, Slot, locate, make_program_tables
+from reshard.topology import Topology
 
 BF16, F32 = int(DType.BFLOAT16), int(DType.FLOAT32)
 ROWS = Layout(Mesh.of(x=2), (Shard(0),))
@@ -216,3 +217,87 @@ def test_layout_case_f2_offsets_are_64_bits_wide():
     tables = make_program_tables(plan_of(src, dst), [0, 1], {(0, "w"): whole}, {(1, "w"): own})
     assert tables.operations[2] == (256 * 7168 * 2048 - 48) * 2 > 2**32
     assert list(tables.extents[:2]) == [0, 256 * 7168 * 2048 * 2]
+
+
+# ---- hops: what a destination rank sends on it reads from its own array --------------------------
+
+TWO_DOMAINS = Topology((0, 1, 1), (0, 1, 1), 1, 1.0, 1.0)
+
+
+def hop_tables(src, dst, hop, ranks=(0, 1, 2), topology=TWO_DOMAINS, **options):
+    plan = plan_of(src, dst, topology=topology, **options)
+    src_buffers = with_dtype(buffers_of([src]), src.dtype)
+    dst_buffers = with_dtype(buffers_of([dst]), dst.dtype)
+    return make_program_tables(plan, ranks, src_buffers, dst_buffers, hop)
+
+
+def test_each_hop_has_tables_of_its_own():
+    src = TensorSpec("w", (4, 6), DType.FLOAT32, Layout.replicated(Mesh.of(x=1)))
+    dst = TensorSpec("w", (4, 6), DType.FLOAT32, Layout.replicated(Mesh.of(x=2)).shifted(1))
+    first, second = (hop_tables(src, dst, hop) for hop in (0, 1))
+    assert first.endpoints == (Endpoint(0, 0, "w"), Endpoint(1, 2, "w"))
+    assert list(first.streams) == [0, 0, 2, 1, 0, 2]
+    assert (dict(first.bytes_out), dict(first.bytes_in)) == ({(0, 2): 96}, {(0, 2): 96})
+    assert second.endpoints == (Endpoint(1, 1, "w"), Endpoint(1, 2, "w"))
+    assert list(second.streams) == [0, 2, 1, 1, 2, 1]
+    assert list(second.operations) == [
+        *(0, 1, 0, F32, F32, 2, 4, 6, 24, 4),
+        *(1, 0, 0, F32, F32, 2, 4, 6, 24, 4),
+    ]
+    assert (dict(second.bytes_out), dict(second.bytes_in)) == ({(2, 1): 96}, {(2, 1): 96})
+
+
+def test_a_rank_without_part_in_a_hop_has_empty_tables():
+    src = TensorSpec("w", (4, 6), DType.FLOAT32, Layout.replicated(Mesh.of(x=1)))
+    dst = TensorSpec("w", (4, 6), DType.FLOAT32, Layout.replicated(Mesh.of(x=2)).shifted(1))
+    for hop, rank in ((0, 1), (1, 0), (2, 2)):
+        tables = hop_tables(src, dst, hop, [rank])
+        assert (tables.endpoints, len(tables.streams), len(tables.operations)) == ((), 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(DType.FLOAT32, DType.BFLOAT16), (DType.BFLOAT16, DType.FLOAT32)]
+)
+def test_a_cast_is_made_once_and_passed_on_as_it_is_stored(before, after):
+    """A wider type travels as the narrow one only until it is stored."""
+    src = TensorSpec("w", (3,), before, Layout.replicated(Mesh.of(x=1)))
+    dst = TensorSpec("w", (3,), after, Layout.replicated(Mesh.of(x=2)).shifted(1))
+    casts = [(str(before), str(after))]
+    first, second = (hop_tables(src, dst, hop, casts=casts) for hop in (0, 1))
+    size, old, new = after.itemsize, int(before), int(after)
+    assert list(first.operations) == [
+        *(0, 0, 0, old, BF16, 1, 3, before.itemsize),
+        *(1, 1, 0, new, BF16, 1, 3, size),
+    ]
+    assert list(second.operations) == [
+        *(0, 1, 0, new, new, 1, 3, size),
+        *(1, 0, 0, new, new, 1, 3, size),
+    ]
+    assert dict(first.bytes_in) == {(0, 2): 6}
+    assert dict(second.bytes_in) == {(2, 1): 3 * size}
+
+
+def test_of_two_equal_pieces_of_a_rank_one_is_filled_from_the_other():
+    src = TensorSpec("w", (3,), DType.FLOAT32, Layout.replicated(Mesh.of(x=1)))
+    part = Part("w", Form("r a -> a", repeat=("r",)))
+    dst = TensorSpec("w", (2, 3), DType.FLOAT32, src.layout.shifted(1), (part,))
+    first, second = (hop_tables(src, dst, hop, [0, 1]) for hop in (0, 1))
+    assert list(first.operations) == [
+        *(0, 0, 0, F32, F32, 1, 3, 4),
+        *(1, 1, 12, F32, F32, 1, 3, 4),
+    ]
+    assert list(second.streams) == [0, 1, 1, 1, 1, 1]
+    assert list(second.operations) == [
+        *(0, 0, 12, F32, F32, 1, 3, 4),
+        *(1, 0, 0, F32, F32, 1, 3, 4),
+    ]
+    assert dict(second.bytes_in) == {}
+
+
+def test_padding_is_zeroed_before_anything_is_passed_on():
+    part = Part("w", Form("a -> a", {"a": 3}))
+    src = TensorSpec("w", (3,), DType.FLOAT32, Layout.replicated(Mesh.of(x=1)))
+    everywhere = Layout.replicated(Mesh.of(x=2)).shifted(1)
+    dst = TensorSpec("w", (4,), DType.FLOAT32, everywhere, (part,), "zero")
+    assert len(hop_tables(src, dst, 0).zeros) == 2 * 6
+    assert len(hop_tables(src, dst, 1).zeros) == 0

@@ -1,0 +1,163 @@
+"""Where the ranks of one geometry are: domains by position, shared by pairs that lie alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+from reshard.delivery import Delivery, Grouped, group_by_domain, make_delivery
+from reshard.layout import AnyLayout
+from reshard.matching import TensorPair
+from reshard.topology import Topology
+
+__all__ = ["DeliveryTable", "PlaceTable", "Places"]
+
+_SLACK = 1.1
+"""Holders serve all domains themselves up to this ratio of their load to that of the domains."""
+
+_FINEST_SHARE = 64
+
+Ranks = tuple[int, ...]
+
+
+class Places(NamedTuple):
+    """Domains of the ranks of both sides, by position; numbers mean nothing but equal or not.
+
+    Attributes:
+        src, dst: domain of each rank.
+        direct: numerator and denominator of the share of far domains that holders serve themselves.
+    """
+
+    src: tuple[int, ...]
+    dst: tuple[int, ...]
+    direct: tuple[int, int] = (1, 1)
+
+
+class DeliveryTable:
+    """Deliveries of the boxes of one geometry; equal boxes to ranks that lie alike share one.
+
+    Args:
+        places: where ranks are; None means in one domain.
+        itemsize: bytes per element.
+    """
+
+    def __init__(self, places: Places | None, itemsize: int) -> None:
+        self._places = places
+        self._itemsize = itemsize
+        self._direct = (1, 1) if places is None else places.direct
+        self._found: dict[tuple[object, ...], tuple[Delivery, Grouped, Grouped]] = {}
+
+    def delivery(
+        self,
+        shape: tuple[int, ...],
+        takers: tuple[int, ...],
+        holders: tuple[int, ...],
+        turn: int,
+    ) -> Delivery:
+        """Returns the delivery of a box.
+
+        Args:
+            shape: of the box.
+            takers: positions of those who want it and do not hold it.
+            holders: positions of those who hold it.
+            turn: from `rotation_of_box`.
+        """
+        places = self._places
+        wanting = _grouped(takers, None if places is None else places.dst)
+        holding = _grouped(holders, None if places is None else places.src)
+        key = shape, id(wanting), id(holding)
+        found = self._found.get(key)
+        if found is None:
+            made = make_delivery(shape, wanting, holding, self._itemsize, self._direct)
+            # The groups stay, or other ones could get their ids.
+            found = self._found[key] = made, wanting, holding
+        return found[0].based(turn)
+
+
+def _grouped(positions: tuple[int, ...], domains: Ranks | None) -> Grouped:
+    if domains is None:
+        return group_by_domain((0,) * len(positions))
+    return group_by_domain(tuple([domains[position] for position in positions]))
+
+
+class PlaceTable:
+    """Where the two sides of each pair are.
+
+    Args:
+        topology: where all ranks are; None means in one domain.
+        pairs: all tensors that move; they decide how busy the holders are.
+    """
+
+    def __init__(self, topology: Topology | None, pairs: Sequence[TensorPair]) -> None:
+        self._topology = topology if topology is not None and topology.num_domains > 1 else None
+        self._found: dict[tuple[int, int], tuple[int, Places | None]] = {}
+        self._numbers: dict[Places, int] = {}
+        self._ranks: dict[int, Ranks] = {}
+        self._alone: dict[tuple[Ranks, int], tuple[frozenset[int], Ranks]] = {}
+        self._nbytes: dict[Ranks, int] = {}
+        self._rates: dict[Ranks, float] = {}
+        if self._topology is not None:
+            for pair in pairs:
+                ranks = self._ranks_of(pair.src.layout)
+                nbytes = pair.num_elements * pair.wire_dtype.itemsize
+                self._nbytes[ranks] = self._nbytes.get(ranks, 0) + nbytes
+
+    def of(self, pair: TensorPair) -> tuple[int, Places | None]:
+        """Returns a number that pairs have in common whose ranks lie alike, and how they lie."""
+        if self._topology is None:
+            return 0, None
+        key = id(pair.src.layout), id(pair.dst.layout)
+        found = self._found.get(key)
+        if found is None:
+            src, dst = self._ranks_of(pair.src.layout), self._ranks_of(pair.dst.layout)
+            places = self._places(self._topology, src, dst)
+            number = self._numbers.setdefault(places, len(self._numbers))
+            found = self._found[key] = number, places
+        return found
+
+    def _ranks_of(self, layout: AnyLayout) -> Ranks:
+        ranks = self._ranks.get(id(layout))
+        if ranks is None:
+            ranks = self._ranks[id(layout)] = layout.ranks
+        return ranks
+
+    def _places(self, topology: Topology, src: Ranks, dst: Ranks) -> Places:
+        direct = self._direct_share(topology, src, dst)
+        src_domains, src_places = self._side(topology, src, 1)
+        dst_domains, dst_places = self._side(topology, dst, -1)
+        if src_domains.isdisjoint(dst_domains):
+            return Places(src_places, dst_places, direct)
+        numbers: dict[int, int] = {}
+        both = [
+            tuple([numbers.setdefault(topology.domains[rank], len(numbers)) for rank in ranks])
+            for ranks in (src, dst)
+        ]
+        return Places(both[0], both[1], direct)
+
+    def _side(self, topology: Topology, ranks: Ranks, sign: int) -> tuple[frozenset[int], Ranks]:
+        """Returns the domains of ranks, and the same by position with numbers of their own."""
+        found = self._alone.get((ranks, sign))
+        if found is None:
+            domains = [topology.domains[rank] for rank in ranks]
+            numbers: dict[int, int] = {}
+            places = tuple(
+                [sign * (1 + numbers.setdefault(domain, len(numbers))) for domain in domains]
+            )
+            found = self._alone[ranks, sign] = frozenset(domains), places
+        return found
+
+    def _direct_share(self, topology: Topology, src: Ranks, dst: Ranks) -> tuple[int, int]:
+        """Returns how many of the far domains holders can serve while all domains are kept busy."""
+        fraction = self._nbytes[src] / (sum(self._nbytes.values()) or 1)
+        load = fraction * self._rate(topology, dst) / self._rate(topology, src)
+        if load <= _SLACK:
+            return 1, 1
+        share = Fraction(1 / load).limit_denominator(_FINEST_SHARE)
+        return (share.numerator, share.denominator) if share else (1, _FINEST_SHARE)
+
+    def _rate(self, topology: Topology, ranks: Ranks) -> float:
+        rate = self._rates.get(ranks)
+        if rate is None:
+            rate = self._rates[ranks] = topology.network_rate(ranks)
+        return rate
