@@ -50,7 +50,8 @@ def source_buffers(
     except (RuntimeError, ValueError) as error:
         # Another thread may donate an array while its shards are being taken hold of.
         _check_alive(description, arrays, error)
-        if "donated" in str(error):  # JAX may say so before the array does
+        # JAX may say so of a buffer or a shard before it does of the array.
+        if "deleted" in str(error) or "donated" in str(error):
             raise LayoutError(
                 f"an array was deleted or donated meanwhile: {error}. {_REMEDY}"
             ) from error

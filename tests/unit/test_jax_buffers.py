@@ -223,7 +223,11 @@ def test_case_b12_one_array_is_exported_as_often_as_wanted():
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("called on deleted or donated buffer", LayoutError), ("x", RuntimeError)],
+    [
+        ("called on deleted or donated buffer", LayoutError),
+        ("Array has been deleted with shape=float32", LayoutError),
+        ("x", RuntimeError),
+    ],
 )
 def test_an_array_that_another_thread_donates_meanwhile(text, expected, monkeypatch):
     """JAX says so of the buffer before `is_deleted` of the array does."""
