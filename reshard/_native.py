@@ -10,7 +10,6 @@ import threading
 import weakref
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from reshard.errors import (
@@ -22,6 +21,7 @@ from reshard.errors import (
     UnsupportedError,
 )
 from reshard.exclusive import Exclusive, Hold
+from reshard.run_stats import ProgramInfo, RunStats
 
 try:
     from reshard._native_bindings import ffi as _ffi
@@ -95,60 +95,21 @@ def is_abort(error: TransportError) -> bool:
     return error.status == int(_lib.RESHARD_STATUS_ABORTED)
 
 
-@dataclass(frozen=True)
-class ProgramInfo:
-    """What a program moves per run; bytes are wire bytes."""
-
-    num_streams: int
-    num_local_streams: int
-    num_operations: int
-    num_chunks: int
-    bytes_to_send: int
-    bytes_to_receive: int
-    bytes_local: int
-
-
-@dataclass(frozen=True)
-class RunStats:
-    """What one run did in this process.
-
-    Attributes:
-        bytes_sent: wire bytes to other processes.
-        bytes_received: wire bytes from other processes.
-        bytes_local: wire bytes between ranks of this process.
-        chunks: messages sent, received and local.
-        ns_pack: time spent copying into messages.
-        ns_unpack: time spent copying out of messages.
-        ns_wait: time spent asleep.
-        ns_total: from begin to end of the run.
-        peak_staging_bytes: message memory that this process held.
-    """
-
-    bytes_sent: int
-    bytes_received: int
-    bytes_local: int
-    chunks: int
-    ns_pack: int
-    ns_unpack: int
-    ns_wait: int
-    ns_total: int
-    peak_staging_bytes: int
-
-
 class Communicator:
     """Carries bytes between processes. Make one with `Communicator.shm`, then `connect`.
 
     Closes itself when it is collected and at exit; closing twice is fine. Not usable after fork.
     """
 
-    def __init__(self, handle: Any) -> None:  # noqa: ANN401 (a cffi pointer has no public type)
-        self._handle = handle
+    def __init__(self) -> None:
+        # Filled by the native library: from then on the finalizer frees it, whatever happens.
+        self._out = _ffi.new("reshard_communicator **")
         # Held by connect, a run, and close, which must not overlap. Taken before _handle_lock.
         self._busy = Exclusive()
         # Held by calls that any thread may make at any time, so that the handle outlives them.
         # A signal handler may abort inside of such a call, hence reentrant.
         self._handle_lock = threading.RLock()
-        self._finalizer = weakref.finalize(self, _lib.reshard_communicator_destroy, handle)
+        self._finalizer = weakref.finalize(self, _destroy, self._out)
 
     @classmethod
     def shm(
@@ -198,21 +159,16 @@ class Communicator:
         options.receive_peers, options.num_receive_peers = tables[2], len(receive_peers)
         options.slot_bytes = slot_bytes
         options.slots_per_ring = slots_per_ring
-        out = _ffi.new("reshard_communicator **")
-        try:
-            check(_lib.reshard_communicator_create_shm(options, out))
-            return cls(out[0])
-        except BaseException:  # an interrupt after it was made, before anybody holds it
-            if out[0] != _ffi.NULL:
-                _lib.reshard_communicator_destroy(out[0])
-            raise
+        made = cls()
+        check(_lib.reshard_communicator_create_shm(options, made._out))
+        return made
 
     def connect(self, timeout_s: float, *, while_waiting: Callable[[], None] | None = None) -> None:
         """Pairs up with all peers.
 
         Args:
             timeout_s: how long to wait for them.
-            while_waiting: called every few milliseconds; what it raises ends the wait.
+            while_waiting: called about every tenth of a second; what it raises ends the wait.
 
         Raises:
             TransferTimeout: names the processes that are missing.
@@ -280,7 +236,11 @@ class Communicator:
     def _open_handle(self) -> Any:  # noqa: ANN401
         if not self._finalizer.alive:
             raise TransportError("communicator: used after close().")
-        return self._handle
+        return self._out[0]
+
+
+def _destroy(out: Any) -> None:  # noqa: ANN401 (a cffi pointer has no public type)
+    _lib.reshard_communicator_destroy(out[0])
 
 
 class Program:

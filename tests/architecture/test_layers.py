@@ -22,7 +22,7 @@ LAYERS = {
     },
     "memory and border": {
         "buffers", "overlap", "_native", "_native_bindings", "fingerprint", "program_table",
-        "verification", "local_program", "environment", "versions", "exclusive",
+        "verification", "local_program", "environment", "versions", "exclusive", "run_stats",
     },
     "control": {
         "addresses", "token_keys", "control_messages", "error_report", "group", "registry",
