@@ -13,6 +13,7 @@
 
 #include "check.h"
 #include "cpu_features.h"
+#include "memory_case.h"
 #include "pack.h"
 
 #if defined(__x86_64__)
@@ -22,7 +23,10 @@
 namespace reshard {
 namespace {
 
+using reshard_test::MemoryCase;
+using reshard_test::offset_of;
 using reshard_test::Random;
+using reshard_test::random_box;
 using Bytes = std::vector<std::byte>;
 
 constexpr DType kFloats[] = {DType::kF16, DType::kBF16,     DType::kF32,
@@ -247,44 +251,6 @@ void test_environment(Random& random) {
 #else
   static_cast<void>(random);
 #endif
-}
-
-struct MemoryCase {
-  StridedBox box;
-  std::int64_t size;  // bytes of memory
-};
-
-// Up to four dims in random memory order with gaps; all strides positive.
-MemoryCase random_box(Random& random, std::int64_t width) {
-  MemoryCase test = {};
-  test.box.ndim = static_cast<int>(random.between(1, 4));
-  const bool is_large = random.one_in(6);  // several tiles of a transpose
-  if (is_large) test.box.ndim = static_cast<int>(random.between(2, 3));
-  std::int64_t budget = is_large ? 60000 : 1500;
-  int order[4] = {0, 1, 2, 3};
-  for (int k = test.box.ndim - 1; k > 0; --k) std::swap(order[k], order[random.between(0, k)]);
-  std::int64_t step = width * (random.one_in(4) ? 2 : 1);
-  for (int i = 0; i < test.box.ndim; ++i) {
-    const int k = order[i];
-    test.box.size[k] = std::min(random.between(1, is_large || random.one_in(2) ? 300 : 9), budget);
-    budget /= test.box.size[k];
-    test.box.stride[k] = step;
-    step = step * test.box.size[k] + (random.one_in(3) ? random.between(0, 40) * width : 0);
-  }
-  test.size = width;
-  for (int k = 0; k < test.box.ndim; ++k) {
-    test.size += (test.box.size[k] - 1) * test.box.stride[k];
-  }
-  return test;
-}
-
-std::int64_t offset_of(const StridedBox& box, std::int64_t index) {
-  std::int64_t offset = 0;
-  for (int k = box.ndim - 1; k >= 0; --k) {
-    offset += index % box.size[k] * box.stride[k];
-    index /= box.size[k];
-  }
-  return offset;
 }
 
 // pack and unpack with a cast, against one cast per element.

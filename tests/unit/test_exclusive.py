@@ -8,10 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 
 import pytest
+from helpers.threads import WAIT_S, inside_elsewhere
 
 from reshard.exclusive import Exclusive
-
-WAIT_S = 10.0
 
 
 class _Interrupt(BaseException):
@@ -36,21 +35,13 @@ def test_another_thread_is_refused_and_this_one_is_not() -> None:
 
 
 def test_a_hold_waits_as_long_as_it_says() -> None:
-    exclusive, is_held, may_end = Exclusive(), threading.Event(), threading.Event()
-
-    def take() -> None:
-        with exclusive.hold():
-            is_held.set()
-            assert may_end.wait(WAIT_S)
-
-    with ThreadPoolExecutor(1) as pool:
-        other = pool.submit(take)
-        assert is_held.wait(WAIT_S)
+    exclusive, may_end = Exclusive(), threading.Event()
+    with inside_elsewhere(exclusive.hold(), until=may_end):
         with pytest.raises(LookupError, match="busy"), exclusive.hold(lambda: LookupError("busy")):
             pytest.fail("taken")
         may_end.set()
         with exclusive.hold(timeout_s=WAIT_S):
-            other.result(WAIT_S)
+            pass
 
 
 @pytest.mark.parametrize("is_inside", [False, True])

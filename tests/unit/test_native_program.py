@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from array import array
 from itertools import chain
 
 import numpy as np
 import pytest
+from helpers.threads import inside_elsewhere
 
 from reshard import _native
 from reshard.dtypes import DType
@@ -233,23 +233,12 @@ def test_a_system_that_gives_no_more_threads_is_served_with_those_there():
 @pytest.mark.filterwarnings("ignore:.*fork.*:RuntimeWarning")  # JAX, where it is loaded
 def test_a_forked_child_closes_without_the_threads_of_its_parent():
     program = make_program([[SEND, 0, 1]], [[0, 0, 0, U8, U8, 0]], [(0, 8)])
-    is_held, may_end = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with program._busy.hold():
-            is_held.set()
-            assert may_end.wait(10)
-
-    holder = threading.Thread(target=hold)
-    holder.start()
-    assert is_held.wait(10)
-    child = os.fork()
-    if child == 0:
-        try:
-            program.close()
-        finally:
-            os._exit(1 if sys.exc_info()[0] else 0)
-    assert os.waitpid(child, 0)[1] == 0
-    may_end.set()
-    holder.join(10)
+    with inside_elsewhere(program._busy.hold()):
+        child = os.fork()
+        if child == 0:
+            try:
+                program.close()
+            finally:
+                os._exit(1 if sys.exc_info()[0] else 0)
+        assert os.waitpid(child, 0)[1] == 0
     program.close()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from helpers.threads import WAIT_S, inside_elsewhere
 
 from reshard import LayoutError, OneCall, TransferTimeout
-
-WAIT_S = 10.0
 
 
 def test_a_call_of_another_thread_is_refused_while_one_is_under_way() -> None:
@@ -35,19 +36,16 @@ def test_calls_inside_calls_of_one_thread_are_fine() -> None:
 
 
 def test_a_close_interrupts_the_call_of_another_thread_and_waits_for_it() -> None:
-    calls, is_in, is_told, order = OneCall("this"), threading.Event(), threading.Event(), []
+    calls, is_told, order = OneCall("this"), threading.Event(), []
 
-    def call() -> None:
+    @contextlib.contextmanager
+    def call() -> Iterator[None]:
         with calls.calling():
-            is_in.set()
-            assert is_told.wait(WAIT_S)
+            yield
             order.append("call ended")
 
-    with ThreadPoolExecutor(1) as pool:
-        under_way = pool.submit(call)
-        assert is_in.wait(WAIT_S)
+    with inside_elsewhere(call(), until=is_told):
         calls.close(is_told.set, lambda: order.append("freed"))
-        under_way.result(WAIT_S)
     assert order == ["call ended", "freed"]
 
 
@@ -83,16 +81,8 @@ def test_a_call_while_it_is_closed_says_so() -> None:
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:.*fork.*:RuntimeWarning")  # JAX, where it is loaded
 def test_a_forked_child_does_not_wait_for_a_call_of_its_parent() -> None:
-    calls, is_in, may_end = OneCall("this"), threading.Event(), threading.Event()
-
-    def call() -> None:
-        with calls.calling():
-            is_in.set()
-            assert may_end.wait(WAIT_S)
-
-    with ThreadPoolExecutor(1) as pool:
-        under_way = pool.submit(call)
-        assert is_in.wait(WAIT_S)
+    calls = OneCall("this")
+    with inside_elsewhere(calls.calling()):
         child = os.fork()
         if child == 0:
             signal.alarm(round(WAIT_S))  # for a close that waits
@@ -100,23 +90,13 @@ def test_a_forked_child_does_not_wait_for_a_call_of_its_parent() -> None:
             calls.close(lambda: None, lambda: freed.append(True))
             os._exit(0 if freed else 1)
         assert os.waitpid(child, 0)[1] == 0
-        may_end.set()
-        under_way.result(WAIT_S)
 
 
 def test_a_call_that_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reshard.one_call._CLOSE_S", 0.01)
-    calls, is_in, may_end = OneCall("this engine"), threading.Event(), threading.Event()
-
-    def call() -> None:
-        with calls.calling():
-            is_in.set()
-            assert may_end.wait(WAIT_S)
-
-    with ThreadPoolExecutor(1) as pool:
-        under_way = pool.submit(call)
-        assert is_in.wait(WAIT_S)
-        with pytest.raises(TransferTimeout, match="still in a call"):
-            calls.close(lambda: None, lambda: pytest.fail("freed"))
-        may_end.set()
-        under_way.result(WAIT_S)
+    calls = OneCall("this engine")
+    with (
+        inside_elsewhere(calls.calling()),
+        pytest.raises(TransferTimeout, match="still in a call"),
+    ):
+        calls.close(lambda: None, lambda: pytest.fail("freed"))

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.threads import wait_until
 
 from reshard import Layout, Mesh, Shard, TensorSpec
 from reshard._native import Communicator
@@ -192,10 +193,7 @@ def _wait_until_it_waits(pair: Pair) -> None:
     """Returns once the store has got the destination's wish to refit."""
     server = pair.source._server
     assert server is not None
-    limit = time.monotonic() + WAIT_S
-    while not server._loop._membership._registry.waiting():
-        assert time.monotonic() < limit
-        time.sleep(0.002)
+    wait_until(server._loop._membership._registry.waiting)
 
 
 def test_a_second_call_of_another_thread_is_refused_and_the_first_goes_on(pair: Pair) -> None:
@@ -256,14 +254,26 @@ def test_a_wait_that_nobody_ends_keeps_the_plan(pair: Pair) -> None:
         assert "1 tensors" in end.describe_plan()
 
 
-@pytest.mark.parametrize("limit", [-1, float("nan"), "5", True, float("inf")])
-def test_a_limit_that_is_none_is_told_to_both_sides_at_once(pair: Pair, limit: Any) -> None:
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        *(
+            ({"timeout_s": limit}, "not a number of sec")
+            for limit in (-1, float("nan"), "5", True, float("inf"))
+        ),
+        *(({"verify": flag}, "neither True nor False") for flag in (1, None, "yes", 0.0)),
+    ],
+    ids=str,
+)
+def test_an_option_that_is_none_is_told_to_both_sides_at_once(
+    pair: Pair, options: dict[str, Any], message: str
+) -> None:
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(pair.destination.refit, pair._wanted)
         _wait_until_it_waits(pair)
-        with pytest.raises(LayoutError, match="is not a number of seconds"):
-            pair.source.publish(pair._own, version=1, timeout_s=limit)
-        with pytest.raises(LayoutError, match=r"source 'source' process 0.*not a number of sec"):
+        with pytest.raises(LayoutError, match=message):
+            pair.source.publish(pair._own, version=1, **options)
+        with pytest.raises(LayoutError, match=rf"source 'source' process 0.*{message}"):
             waiting.result(WAIT_S)
     pair.check_that_a_refit_works(1)
 
@@ -351,17 +361,6 @@ def test_limits_and_flags_of_numpy_are_plain_ones(pair: Pair, limit: Any) -> Non
         report = pair.source.publish(pair._own, version=1, timeout_s=limit, verify=verify)
         assert report.is_verified
         assert waiting.result(WAIT_S).version == 1
-
-
-@pytest.mark.parametrize("verify", [1, None, "yes", 0.0])
-def test_a_flag_that_is_none_is_told_to_both_sides(pair: Pair, verify: Any) -> None:
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(pair.destination.refit, pair._wanted)
-        _wait_until_it_waits(pair)
-        with pytest.raises(LayoutError, match="neither True nor False"):
-            pair.source.publish(pair._own, version=1, verify=verify)
-        with pytest.raises(LayoutError, match=r"source 'source'.*neither True nor False"):
-            waiting.result(WAIT_S)
 
 
 def test_names_of_other_text_classes_are_sent_as_plain_texts() -> None:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pytest
+from helpers.threads import wait_until
 
 from reshard.control_messages import Begin, Request
 from reshard.errors import LayoutError, PlanError, RendezvousError, ReshardError, TransferTimeout
@@ -72,14 +73,6 @@ def _begin(members: Sequence[Rendezvous], **options: float) -> list[Go]:
     return [result for result in results if isinstance(result, Go)]
 
 
-def _wait_until(condition: Callable[[], bool]) -> None:
-    """Waits for what another thread does and tells nobody about."""
-    limit = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < limit, "it did not happen"
-        time.sleep(0.002)
-
-
 def _has_lost_its_store(member: Rendezvous) -> bool:
     return member._client is not None and member._client.is_lost
 
@@ -90,7 +83,7 @@ def _waiting(server: StoreServer, member: Rendezvous) -> Iterator[concurrent.fut
     before = server.messages_received
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         future = pool.submit(member.begin, timeout_s=WAIT_S)
-        _wait_until(lambda: server.messages_received > before)
+        wait_until(lambda: server.messages_received > before)
         yield future
 
 
@@ -103,7 +96,7 @@ def _waiting_in_exchange(
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         exchange = member.exchange_of(go)
         future = pool.submit(exchange.exchange, "done", b"", timeout_s=WAIT_S)
-        _wait_until(lambda: server.messages_received > before)
+        wait_until(lambda: server.messages_received > before)
         yield future
 
 
@@ -251,7 +244,7 @@ def test_a_begin_that_is_interrupted_is_withdrawn() -> None:
         with pytest.raises(KeyboardInterrupt):
             members[0].begin(timeout_s=WAIT_S, while_waiting=interrupt)
         # Begin and withdrawal; another connection's begin could overtake the second.
-        _wait_until(lambda: server.messages_received == before + 2)
+        wait_until(lambda: server.messages_received == before + 2)
         with pytest.raises(TransferTimeout, match=r"source 'source' process 0 .*gave up"):
             members[1].begin(timeout_s=0.2)
         assert [go.epoch for go in _begin(members)] == [1, 1]
@@ -385,7 +378,7 @@ def test_a_new_store_is_joined_with_larger_epochs() -> None:
             members[0].exchange_of(goes[0]).fail(PlanError("next epoch"))
         members[0].close()
         server.close()
-        _wait_until(lambda: _has_lost_its_store(members[1]))
+        wait_until(lambda: _has_lost_its_store(members[1]))
         with StoreServer(address), _open(address, "source") as source:
             goes = _begin([source, members[1]])
             assert [go.epoch for go in goes] == [4, 4]
@@ -409,7 +402,7 @@ def test_no_store_is_told_of_members_that_another_one_named(
         for _ in range(2):
             _begin(members)
         server.close()
-        _wait_until(lambda: all(map(_has_lost_its_store, members)))
+        wait_until(lambda: all(map(_has_lost_its_store, members)))
         with StoreServer(server.address):
             for member in members:
                 member.connect(WAIT_S)

@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import zmq
+from helpers.threads import wait_until
 
 from reshard.addresses import parse_address
 from reshard.control_messages import (
@@ -54,14 +55,6 @@ def _hello(client: StoreClient, member: Member = MEMBER, timeout_s: float = WAIT
     reply, _ = client.call(Hello(request=client.new_request(), member=member), timeout_s=timeout_s)
     assert isinstance(reply, Welcome)
     return reply
-
-
-def _wait_until(condition: Callable[[], bool]) -> None:
-    """Waits for what another thread does and tells nobody about."""
-    limit = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < limit, "it did not happen"
-        time.sleep(0.002)
 
 
 def _raw(server: StoreServer) -> zmq.Socket[bytes]:
@@ -232,7 +225,7 @@ def test_a_wrong_token_is_told_quickly_and_counted(
             _hello(client)
         assert time.monotonic() - started < 4.0
         assert client.is_lost
-        _wait_until(lambda: server.handshakes_refused > 0)
+        wait_until(lambda: server.handshakes_refused > 0)
         assert server.messages_received == 0
 
 
@@ -245,7 +238,7 @@ def test_a_refusal_that_comes_just_before_sending_is_told_as_one(
         StoreClient(server.address) as client,
     ):
         # libzmq has taken the connection away, and the client has not read the news of it yet.
-        _wait_until(lambda: client._socket.poll(0, zmq.POLLOUT) == 0)
+        wait_until(lambda: client._socket.poll(0, zmq.POLLOUT) == 0)
         read_events = client._read_events
         first = iter([lambda: None])
         monkeypatch.setattr(client, "_read_events", lambda: next(first, read_events)())
@@ -266,7 +259,7 @@ def test_refused_handshakes_are_mentioned_in_a_timeout() -> None:
         _hello(client)
         with pytest.raises(RendezvousError):
             _hello(guesser)
-        _wait_until(lambda: server.handshakes_refused > 0)
+        wait_until(lambda: server.handshakes_refused > 0)
         with pytest.raises(TransferTimeout, match=r"\d+ connections were refused \(their token"):
             client.call(Begin(request=client.new_request(), timeout_s=0.1), b"", timeout_s=WAIT_S)
 
@@ -295,7 +288,7 @@ def test_a_store_that_nobody_holds_ends_as_if_closed() -> None:
         _hello(client)
         before = server.messages_received
         waiting = pool.submit(_wait_in, client)
-        _wait_until(lambda: server.messages_received > before)
+        wait_until(lambda: server.messages_received > before)
         return client, waiting
 
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
@@ -462,7 +455,7 @@ def test_nonsense_is_counted_and_the_store_goes_on(server: StoreServer) -> None:
             [b"x" * 100_000],
         ):
             raw.send_multipart(frames)
-        _wait_until(lambda: server.messages_refused == 7)
+        wait_until(lambda: server.messages_refused == 7)
         assert server.messages_received == 7
         with StoreClient(server.address) as client:
             _hello(client)
@@ -512,7 +505,7 @@ def test_a_frame_over_the_limit_costs_its_sender_the_connection() -> None:
                     return False
                 return True
 
-            _wait_until(has_room)
+            wait_until(has_room)
         raw.close()
 
 
@@ -580,7 +573,7 @@ def test_a_store_that_closes_tells_who_waits(server: StoreServer) -> None:
         _hello(client)
 
         def close_once_it_waits() -> None:
-            _wait_until(lambda: server.messages_received == 2)
+            wait_until(lambda: server.messages_received == 2)
             server.close()
 
         closer = threading.Thread(target=close_once_it_waits)
@@ -598,7 +591,7 @@ def test_a_store_that_closed_in_between_is_gone(server: StoreServer) -> None:
     with StoreClient(server.address) as client:
         _hello(client)
         server.close()
-        _wait_until(lambda: client.is_lost)
+        wait_until(lambda: client.is_lost)
         for _ in range(2):
             assert client.is_lost
             with pytest.raises(StoreGoneError, match=f"the store at {server.address} is gone"):
@@ -630,7 +623,7 @@ def test_a_reply_to_an_abandoned_request_is_not_taken_for_another(server: StoreS
         with pytest.raises(InterruptedError):
             client.call(abandoned, b"", timeout_s=WAIT_S, while_waiting=stop)
         assert not client.is_answered(abandoned.request)
-        _wait_until(lambda: client._socket.poll(0) != 0)
+        wait_until(lambda: client._socket.poll(0) != 0)
         bye = Bye(request=client.new_request())
         reply, _ = client.call(bye, timeout_s=WAIT_S)
         assert isinstance(reply, Done)
@@ -669,7 +662,7 @@ def test_a_store_whose_thread_fails_tells_who_waits_and_the_log(
         _hello(waiter)
         _hello(client, other)
         waiting = pool.submit(_wait_in, waiter)
-        _wait_until(lambda: server.messages_received == 3)
+        wait_until(lambda: server.messages_received == 3)
         monkeypatch.setattr(server._loop._membership, "receive", fail)
         with pytest.raises(StoreGoneError):
             client.call(Bye(request=client.new_request()), timeout_s=WAIT_S)
