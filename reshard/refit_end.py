@@ -209,7 +209,7 @@ class RefitEnd:
     def close(self) -> None:
         """Leaves and frees everything; closing twice is fine.
 
-        Any thread: a call that another one is in raises at once.
+        Any thread: a call that another one is in raises soon.
 
         Raises:
             TransferTimeout: that call did not end; nothing was freed.
