@@ -1,9 +1,12 @@
 """How one box reaches every rank that wants it: arithmetic that all ends evaluate alike.
 
-Ranks that want a box and have a holder of it in their own domain get it from the holders there. All
-others are *far*: each far domain gets the box once, cut into stripes over those who want it there,
-and they exchange their stripes inside the domain. Only the first `num_direct` far domains get it
-from the holders; the next ones get it from them, stripe by stripe (a *relay*), and so on.
+Ranks that want a box and have a holder of it in their own domain get it from the holders there: a
+copy each, or, where they are more than the holders, one copy cut into stripes, which they exchange.
+All others are *far*: each far domain gets the box once, cut into stripes over those who want it
+there, and they exchange their stripes inside the domain. Only the first `num_direct` far domains
+get it from the holders; the next ones get it from them, stripe by stripe (a *relay*), and so on.
+Where holders can serve some domains and a part of one more, the box goes in two *lanes*: its first
+indices with that domain as a direct one, the others without.
 
 A part of hop 0 is read from a holder. A part of hop h is read from a rank that wants the box too
 and has received that part at a hop before h.
@@ -16,9 +19,23 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from reshard.holders import MIN_STRIPE_BYTES, Striping, make_striping, period_of, turn_of
+from reshard.holders import (
+    MIN_STRIPE_BYTES,
+    Striping,
+    make_striping,
+    period_of,
+    striped_dim,
+    turn_of,
+)
 
-__all__ = ["Delivery", "Grouped", "Part", "group_by_domain", "make_delivery"]
+__all__ = [
+    "Delivery",
+    "Grouped",
+    "Part",
+    "group_by_domain",
+    "make_delivery",
+    "make_plain_delivery",
+]
 
 
 class Part(NamedTuple):
@@ -136,8 +153,8 @@ class Delivery:
 class _PlainDelivery(Delivery):
     """Copies are shared out evenly over all holders; nobody passes anything on.
 
-    So it is where all ranks are in one domain, and where each of those who want it is in a domain
-    of its own, away from all holders.
+    So it is where all ranks are in one domain and holders are many, and where each of those who
+    want it is in a domain of its own, away from all holders.
     """
 
     def __init__(self, striping: Striping) -> None:
@@ -156,56 +173,69 @@ class _PlainDelivery(Delivery):
         return []
 
 
-class _Domains(NamedTuple):
-    """Where a box of one shape goes, for any turn.
+class _Lane(NamedTuple):
+    """Indices `start` to `stop`, of which holders serve `num_direct` groups themselves."""
+
+    start: int
+    stop: int
+    num_direct: int
+
+
+class _Line(NamedTuple):
+    """Groups of takers that get a box from the same holders, each group once, for any turn.
+
+    A group of several takers gets it in stripes and exchanges these.
 
     Attributes:
-        takers: those who want it, grouped.
-        near: group -> (holders of its domain, how copies are shared out over them).
-        far: the other groups, in order.
-        places: group -> place in `far`.
-        num_stripes: per far group, how many of its members receive a stripe from outside.
-        line: how the copies of the direct far groups are shared out over all holders; None without
-            far groups.
+        holders: those who serve the groups.
+        striping: how the copies of the direct groups are shared out over the holders.
+        lanes: which indices go to how many groups directly; place p of the others gets them from
+            place p - num_direct.
+        groups: takers of each place, all in one domain.
+        num_stripes: per place, how many of its takers receive a stripe from outside.
     """
 
-    takers: Grouped
-    near: dict[int, tuple[tuple[int, ...], Striping]]
-    far: tuple[int, ...]
-    places: dict[int, int]
+    holders: tuple[int, ...]
+    striping: Striping
+    lanes: tuple[_Lane, ...]
+    groups: tuple[tuple[int, ...], ...]
     num_stripes: tuple[int, ...]
-    line: Striping | None
-
-    @property
-    def any_striping(self) -> Striping:
-        """One of the stripings."""
-        return self.line or next(iter(self.near.values()))[1]
 
     @property
     def period(self) -> int:
         """Rotations that differ by it give the same parts."""
-        periods = {striping.period for _, striping in self.near.values()}
-        periods.add(1 if self.line is None else self.line.period)
-        for group, number in zip(self.far, self.num_stripes, strict=True):
-            size = len(self.takers.groups[group])
-            periods.add(period_of(size) if number < size else 1)
+        periods = {self.striping.period}
+        for members, number in zip(self.groups, self.num_stripes, strict=True):
+            periods.add(period_of(len(members)) if number < len(members) else 1)
         return math.lcm(*periods)
 
 
 class _DomainDelivery(Delivery):
-    """The box goes to several domains, by some turn and rotation."""
+    """The box goes to several domains, or is exchanged in one, by some turn and rotation.
 
-    def __init__(self, domains: _Domains, period: int, *, turn: int = 0, rotation: int = 0) -> None:
-        super().__init__(domains.any_striping, period)
-        self._domains, self._turn, self._rotation = domains, turn, rotation
-        line = domains.line
-        self._line = None if line is None else line.based(turn).turned(rotation)
-        self._num_direct = 1 if line is None else line.num_copies
-        self._cuts: dict[int, list[tuple[int, int, int]]] = {}
+    Args:
+        lines: how all takers get it.
+        period: of all lines.
+        turn, rotation: as in `based` and `turned`.
+    """
+
+    def __init__(
+        self, lines: tuple[_Line, ...], period: int, *, turn: int = 0, rotation: int = 0
+    ) -> None:
+        super().__init__(lines[0].striping, period)
+        self._lines, self._turn, self._rotation = lines, turn, rotation
+        self._stripings = [line.striping.based(turn).turned(rotation) for line in lines]
+        self._places = {
+            taker: (number, place)
+            for number, line in enumerate(lines)
+            for place, members in enumerate(line.groups)
+            for taker in members
+        }
+        self._cuts: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
 
     def _moved(self, turn: int, rotation: int) -> Delivery:
         return _DomainDelivery(
-            self._domains,
+            self._lines,
             self.period,
             turn=self._turn + turn,
             rotation=self._rotation + rotation,
@@ -213,59 +243,57 @@ class _DomainDelivery(Delivery):
 
     def _find_sent(self, holder: int) -> list[Part]:
         parts = []
-        for group, (holders, striping) in self._domains.near.items():
-            if holder in holders:
-                members = self._domains.takers.groups[group]
-                shares = self._now(striping).shares_of_holder(holders.index(holder))
-                parts += [Part(members[peer], a, b, 0) for peer, a, b in shares]
-        if self._line is not None:
-            for place, start, stop in self._line.shares_of_holder(holder):
-                parts += _meeting(self._cut(place), start, stop, 0)
+        for number, line in enumerate(self._lines):
+            if holder in line.holders:
+                striping = self._stripings[number]
+                for place, start, stop in striping.shares_of_holder(line.holders.index(holder)):
+                    parts += _meeting(self._cut(number, place), start, stop, 0)
         return parts
 
     def _find_received(self, taker: int) -> list[Part]:
-        group, place = self._domains.takers.places[taker]
-        if group in self._domains.near:
-            holders, striping = self._domains.near[group]
-            shares = self._now(striping).shares_of_copy(place)
-            return [Part(holders[peer], a, b, 0) for peer, a, b in shares]
-        far_place = self._domains.places[group]
-        hop = far_place // self._num_direct
+        number, place = self._places[taker]
+        line = self._lines[number]
         parts: list[Part] = []
-        for member, start, stop in self._cut(far_place):
-            if member != taker:
-                parts.append(Part(member, start, stop, hop + 1))
-            elif self._line is not None and hop == 0:
-                parts += _meeting(self._line.shares_of_copy(far_place), start, stop, 0)
-            else:
-                parts += _meeting(self._cut(far_place - self._num_direct), start, stop, hop)
-        return parts
+        for member, first, last in self._cut(number, place):
+            for lane in line.lanes:
+                start, stop = max(first, lane.start), min(last, lane.stop)
+                hop = place // lane.num_direct
+                if start >= stop:
+                    continue
+                if member != taker:
+                    parts.append(Part(member, start, stop, hop + 1))
+                elif hop:
+                    parent = self._cut(number, place - lane.num_direct)
+                    parts += _meeting(parent, start, stop, hop)
+                else:
+                    shares = self._stripings[number].shares_of_copy(place)
+                    from_holders = [(line.holders[peer], a, b) for peer, a, b in shares]
+                    parts += _meeting(from_holders, start, stop, 0)
+        return _joined(parts, line)
 
     def _find_forwarded(self, taker: int) -> list[Part]:
-        group, _ = self._domains.takers.places[taker]
-        if group in self._domains.near:
-            return []
-        far_place = self._domains.places[group]
-        hop, child = far_place // self._num_direct + 1, far_place + self._num_direct
+        number, place = self._places[taker]
+        line = self._lines[number]
+        others = [each for each in line.groups[place] if each != taker]
         parts: list[Part] = []
-        for member, start, stop in self._cut(far_place):
-            if member == taker:
-                others = [each for each in self._domains.takers.groups[group] if each != taker]
+        for member, first, last in self._cut(number, place):
+            for lane in line.lanes if member == taker else ():
+                start, stop = max(first, lane.start), min(last, lane.stop)
+                if start >= stop:
+                    continue
+                hop, child = place // lane.num_direct + 1, place + lane.num_direct
                 parts += [Part(other, start, stop, hop) for other in others]
-                if child < len(self._domains.far):
-                    parts += _meeting(self._cut(child), start, stop, hop)
-        return parts
+                if child < len(line.groups):
+                    parts += _meeting(self._cut(number, child), start, stop, hop)
+        return _joined(parts, line)
 
-    def _now(self, striping: Striping) -> Striping:
-        return striping.based(self._turn).turned(self._rotation)
-
-    def _cut(self, far_place: int) -> list[tuple[int, int, int]]:
-        """Returns (who receives it from outside, start, stop) of each stripe of a far domain."""
-        found = self._cuts.get(far_place)
+    def _cut(self, number: int, place: int) -> list[tuple[int, int, int]]:
+        """Returns (who receives it from outside, start, stop) of each stripe of a group."""
+        found = self._cuts.get((number, place))
         if found is None:
-            members = self._domains.takers.groups[self._domains.far[far_place]]
-            found = self._find_cut(members, self._domains.num_stripes[far_place])
-            self._cuts[far_place] = found
+            line = self._lines[number]
+            found = self._find_cut(line.groups[place], line.num_stripes[place])
+            self._cuts[number, place] = found
         return found
 
     def _find_cut(self, members: tuple[int, ...], number: int) -> list[tuple[int, int, int]]:
@@ -278,11 +306,37 @@ class _DomainDelivery(Delivery):
         ]
 
 
+def _joined(parts: list[Part], line: _Line) -> list[Part]:
+    """Returns the parts without the cuts between lanes that change nothing."""
+    if len(line.lanes) < 2:
+        return parts
+    joined: dict[tuple[int, int, int], Part] = {}
+    for part in parts:
+        before = joined.pop((part.peer, part.hop, part.start), None)
+        whole = part if before is None else part._replace(start=before.start)
+        joined[part.peer, part.hop, part.stop] = whole
+    return list(joined.values())
+
+
 def _meeting(cut: Sequence[tuple[int, int, int]], start: int, stop: int, hop: int) -> list[Part]:
     """Returns the parts of a cut line that lie between two bounds."""
     return [
         Part(peer, max(a, start), min(b, stop), hop) for peer, a, b in cut if a < stop and start < b
     ]
+
+
+def make_plain_delivery(
+    shape: tuple[int, ...], num_takers: int, num_holders: int, itemsize: int
+) -> Delivery:
+    """Returns the delivery of a box of turn and rotation 0 where nobody passes anything on.
+
+    Args:
+        shape: of the box, in elements per dim; not empty.
+        num_takers: those who want it and do not hold it; at least one.
+        num_holders: those who hold it; at least one.
+        itemsize: bytes per element.
+    """
+    return _PlainDelivery(make_striping(shape, num_takers, num_holders, itemsize))
 
 
 def make_delivery(
@@ -302,31 +356,54 @@ def make_delivery(
         direct: numerator and denominator of the share of far domains that holders serve
             themselves; at least one domain is.
     """
-    num_holders = len(holders.places)
+    num_takers, num_holders = len(takers.places), len(holders.places)
     by_domain = dict(zip(holders.domains, holders.groups, strict=True))
     is_one_domain = takers.domains == holders.domains and len(takers.groups) == 1
     is_apart = takers.are_apart and by_domain.keys().isdisjoint(takers.domains)
-    if is_one_domain or (is_apart and direct[0] == direct[1]):
-        return _PlainDelivery(make_striping(shape, len(takers.places), num_holders, itemsize))
-    near: dict[int, tuple[tuple[int, ...], Striping]] = {}
-    far: list[int] = []
-    for group, (domain, members) in enumerate(zip(takers.domains, takers.groups, strict=True)):
+    if (is_one_domain and num_takers <= num_holders) or (is_apart and direct[0] == direct[1]):
+        return make_plain_delivery(shape, num_takers, num_holders, itemsize)
+    lines: list[_Line] = []
+    far: list[tuple[int, ...]] = []
+    for domain, members in zip(takers.domains, takers.groups, strict=True):
         own = by_domain.get(domain)
         if own is None:
-            far.append(group)
+            far.append(members)
+        elif len(members) > len(own):
+            # Each holder would send more than a taker receives; so they send one copy.
+            lines.append(_make_line(shape, own, (members,), itemsize, (1, 1)))
         else:
-            near[group] = own, make_striping(shape, len(members), len(own), itemsize)
-    line = None
+            lines.append(_make_line(shape, own, tuple([(m,) for m in members]), itemsize, (1, 1)))
     if far:
-        num_direct = max(1, -(-len(far) * direct[0] // direct[1]))
-        line = make_striping(shape, num_direct, num_holders, itemsize)
-    most = max(1, min(math.prod(shape) * itemsize // MIN_STRIPE_BYTES, max(shape, default=1)))
-    domains = _Domains(
-        takers,
-        near,
-        tuple(far),
-        {group: place for place, group in enumerate(far)},
-        tuple([min(most, len(takers.groups[group])) for group in far]),
-        line,
-    )
-    return _DomainDelivery(domains, domains.period)
+        everyone = tuple(range(num_holders))
+        lines.append(_make_line(shape, everyone, tuple(far), itemsize, direct))
+    return _DomainDelivery(tuple(lines), math.lcm(*[line.period for line in lines]))
+
+
+def _make_line(
+    shape: tuple[int, ...],
+    holders: tuple[int, ...],
+    groups: tuple[tuple[int, ...], ...],
+    itemsize: int,
+    direct: tuple[int, int],
+) -> _Line:
+    lanes = _make_lanes(shape, len(groups), itemsize, direct)
+    left_out = lanes[-1].stop - lanes[0].stop
+    striping = make_striping(shape, lanes[0].num_direct, len(holders), itemsize, left_out=left_out)
+    most = max(1, min(math.prod(shape) * itemsize // MIN_STRIPE_BYTES, striping.length))
+    num_stripes = tuple([min(most, len(members)) for members in groups])
+    return _Line(holders, striping, lanes, groups, num_stripes)
+
+
+def _make_lanes(
+    shape: tuple[int, ...], num_far: int, itemsize: int, direct: tuple[int, int]
+) -> tuple[_Lane, ...]:
+    """Returns one lane, or two of which the second serves one far domain less."""
+    _, length = striped_dim(shape)
+    whole, rest = divmod(num_far * direct[0], direct[1])
+    per_index = math.prod(shape) // length * itemsize
+    smallest = -(-MIN_STRIPE_BYTES // per_index)
+    first = length * rest // direct[1]
+    if whole and smallest <= first <= length - smallest:
+        return _Lane(0, first, whole + 1), _Lane(first, length, whole)
+    # What is too small for two lanes goes to the nearest number of domains.
+    return (_Lane(0, length, max(1, whole + (2 * rest >= direct[1]))),)

@@ -10,21 +10,38 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import product
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from reshard.delivery import Delivery, Part
 from reshard.errors import PlanError
 from reshard.grid import GridSide, NotAGrid, components_of
 from reshard.holders import rotation_of_box
-from reshard.legs import GeometryPlan, Leg, Taken, Turning
+from reshard.legs import Leg, Taken, Turning
 from reshard.logical_space import Bounds, LogicalRow, Side
 from reshard.matching import Geometry
 from reshard.places import DeliveryTable, Places
 from reshard.segmented_layout import SegmentedLayout
+from reshard.shipment import Shipment
 from reshard.sweep import SweepPlan
 from reshard.transfer import BoxKey
 
-__all__ = ["GridPlan", "make_geometry_plan"]
+__all__ = ["GeometryPlan", "GridPlan", "make_geometry_plan"]
+
+
+class GeometryPlan(Protocol):
+    """What planners of one geometry answer, by position of a rank in its side's layout.
+
+    Legs come in canonical order.
+    """
+
+    def sends(self, position: int) -> Turning[tuple[Leg, ...]]:
+        """Returns what a source rank sends; peers are positions of the destination."""
+
+    def takes(self, position: int) -> Turning[Taken]:
+        """Returns what a destination rank receives and sends on."""
+
+    def shipments(self) -> list[Shipment]:
+        """Returns every box that moves between any two ranks."""
 
 
 def make_geometry_plan(geometry: Geometry, places: Places | None = None) -> GeometryPlan:
@@ -32,7 +49,7 @@ def make_geometry_plan(geometry: Geometry, places: Places | None = None) -> Geom
 
     Args:
         geometry: what all pairs of this kind have in common.
-        places: where the ranks of both sides are; None means in one domain.
+        places: where the ranks of both sides are; None means that holders serve everybody.
 
     Raises:
         PlanError: if the source does not hold every element that the destination wants.
@@ -66,7 +83,7 @@ class GridPlan:
 
     Args:
         geometry: what all pairs of this kind have in common.
-        places: where the ranks of both sides are; None means in one domain.
+        places: where the ranks of both sides are; None means that holders serve everybody.
 
     Raises:
         NotAGrid: if a side has no product structure.
@@ -118,6 +135,22 @@ class GridPlan:
                 return Taken(*[tuple(sorted(legs)) for legs in kinds])
 
             found = self._taking[position] = Turning(_period_of(meetings), make)
+        return found
+
+    def shipments(self) -> list[Shipment]:
+        """Returns every box that moves between any two ranks."""
+        if self._is_empty:
+            return []
+        found = []
+        for cells in product(*[range(len(table.cells)) for table in self._dst.tables]):
+            copies = self._dst.positions_of(cells)
+            for src_cells, wanted, common in self._meetings(cells, self._dst, self._src):
+                holders = self._src.positions_of(src_cells)
+                remote, local = self._split_local(copies, holders)
+                delivery = self._delivery(wanted, common, remote, holders) if remote else None
+                inside = tuple([(holder, taker, 0) for taker, holder in local.items()])
+                takers = tuple([(taker, 0) for taker in remote])
+                found.append(Shipment(common, inside, holders, takers, delivery))
         return found
 
     def _takes(self, position: int, cells: tuple[int, ...]) -> Iterator[_Meeting]:

@@ -1,15 +1,15 @@
 """Which holder serves which stripe: arithmetic that both ends of a transfer evaluate alike.
 
 A box is held by some source ranks and wanted by some destination ranks. The wanted copies, laid end
-to end, are a line of `num_copies * length` indices of one dim, cut into equal segments, one per
-holder. So every holder sends the same number of bytes (to within one index of the dim), whatever
-the two counts are, and each copy is cut as rarely as that allows. Boxes too small for that many
-segments use fewer holders; `rotation` then moves the choice on from box to box and from tensor to
-tensor.
+to end, are a line of indices of one dim, cut into equal segments, one per holder. So every holder
+sends the same number of bytes (to within one index of the dim), whatever the two counts are, and
+each copy is cut as rarely as that allows. Boxes too small for that many segments use fewer holders;
+`rotation` then moves the choice on from box to box and from tensor to tensor.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ __all__ = [
     "make_striping",
     "period_of",
     "rotation_of_box",
+    "striped_dim",
     "turn_of",
 ]
 
@@ -60,6 +61,7 @@ class Striping(NamedTuple):
         dim: the dim that is cut; -1 for a single element.
         length: number of indices along `dim`.
         num_copies, num_holders: how many want it, how many have it.
+        line: indices of all copies together; the last copy may be cut short.
         num_segments: how many segments the line of copies is cut into; at most one per holder.
         rotation: holder of segment s is `(s + rotation) % num_holders`; 0 where all holders serve.
     """
@@ -68,6 +70,7 @@ class Striping(NamedTuple):
     length: int
     num_copies: int
     num_holders: int
+    line: int
     num_segments: int
     rotation: int
 
@@ -93,12 +96,11 @@ class Striping(NamedTuple):
 
     def shares_of_copy(self, copy: int) -> list[Share]:
         """Returns what each holder sends of one copy; `peer` is the index of the holder."""
-        line = self.num_copies * self.length
-        first, last = copy * self.length, (copy + 1) * self.length
-        segment = first * self.num_segments // line
+        first, last = copy * self.length, min((copy + 1) * self.length, self.line)
+        segment = first * self.num_segments // self.line
         shares = []
         while first < last:
-            end = min(last, self._boundary(segment + 1, line))
+            end = min(last, self._boundary(segment + 1))
             if first < end:
                 holder = (segment + self.rotation) % self.num_holders
                 shares.append(Share(holder, first - copy * self.length, end - copy * self.length))
@@ -111,8 +113,7 @@ class Striping(NamedTuple):
         segment = (holder - self.rotation) % self.num_holders
         if segment >= self.num_segments:
             return []
-        line = self.num_copies * self.length
-        first, last = self._boundary(segment, line), self._boundary(segment + 1, line)
+        first, last = self._boundary(segment), self._boundary(segment + 1)
         shares = []
         while first < last:
             copy, low = divmod(first, self.length)
@@ -132,27 +133,43 @@ class Striping(NamedTuple):
             (*high[: self.dim], first + stop, *high[self.dim + 1 :]),
         )
 
-    def _boundary(self, segment: int, line: int) -> int:
-        return -(-segment * line // self.num_segments)
+    def _boundary(self, segment: int) -> int:
+        return -(-segment * self.line // self.num_segments)
+
+
+def striped_dim(shape: Sequence[int]) -> tuple[int, int]:
+    """Returns the dim along which a box is cut and its length: the longest, the first of equals.
+
+    A single element has dim -1.
+    """
+    dim, length = -1, 1
+    for d, size in enumerate(shape):
+        if size > length:
+            dim, length = d, size
+    return dim, length
 
 
 def make_striping(
-    shape: Sequence[int], num_copies: int, num_holders: int, itemsize: int
+    shape: Sequence[int],
+    num_copies: int,
+    num_holders: int,
+    itemsize: int,
+    *,
+    left_out: int = 0,
 ) -> Striping:
-    """Returns the striping of a box of rotation 0; its longest dim is cut, the first of equal ones.
+    """Returns the striping of a box of rotation 0.
 
     Args:
         shape: elements per dim; not empty.
         num_copies, num_holders: at least 1 each.
         itemsize: bytes per element.
+        left_out: indices at the end of the last copy that come from elsewhere.
     """
-    dim, length, nbytes = -1, 1, itemsize * num_copies
-    for d, size in enumerate(shape):
-        nbytes *= size
-        if size > length:
-            dim, length = d, size
-    segments = max(1, min(num_holders, nbytes // MIN_STRIPE_BYTES, num_copies * length))
-    return Striping(dim, length, num_copies, num_holders, segments, 0)
+    dim, length = striped_dim(shape)
+    line = num_copies * length - left_out
+    nbytes = math.prod(shape) // length * line * itemsize
+    segments = max(1, min(num_holders, nbytes // MIN_STRIPE_BYTES, line))
+    return Striping(dim, length, num_copies, num_holders, line, segments, 0)
 
 
 def rotation_of_box(start: Sequence[int], stop: Sequence[int]) -> int:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
-__all__ = ["GeometryPlan", "Leg", "Taken", "Turning"]
+__all__ = ["Leg", "Taken", "Turning"]
 
 LegsT = TypeVar("LegsT")
 
@@ -70,16 +70,3 @@ class Turning(Generic[LegsT]):
         if legs is None:
             legs = self._found[turn] = self._make(turn)
         return legs
-
-
-class GeometryPlan(Protocol):
-    """What planners of one geometry answer, by position of a rank in its side's layout.
-
-    Legs come in canonical order.
-    """
-
-    def sends(self, position: int) -> Turning[tuple[Leg, ...]]:
-        """Returns what a source rank sends; peers are positions of the destination."""
-
-    def takes(self, position: int) -> Turning[Taken]:
-        """Returns what a destination rank receives and sends on."""

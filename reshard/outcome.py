@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from reshard.floor import one_copy_seconds
+from reshard.copy_rate import one_copy_seconds
 from reshard.report import RefitReport
 
 __all__ = ["Outcome", "make_report"]

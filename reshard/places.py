@@ -6,14 +6,20 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-from reshard.delivery import Delivery, Grouped, group_by_domain, make_delivery
+from reshard.delivery import (
+    Delivery,
+    Grouped,
+    group_by_domain,
+    make_delivery,
+    make_plain_delivery,
+)
 from reshard.layout import AnyLayout
 from reshard.matching import TensorPair
 from reshard.topology import Topology
 
 __all__ = ["DeliveryTable", "PlaceTable", "Places"]
 
-_SLACK = 1.1
+_SLACK = 1.02
 """Holders serve all domains themselves up to this ratio of their load to that of the domains."""
 
 _FINEST_SHARE = 64
@@ -38,7 +44,7 @@ class DeliveryTable:
     """Deliveries of the boxes of one geometry; equal boxes to ranks that lie alike share one.
 
     Args:
-        places: where ranks are; None means in one domain.
+        places: where ranks are; None means that holders serve everybody, wherever they are.
         itemsize: bytes per element.
     """
 
@@ -47,6 +53,7 @@ class DeliveryTable:
         self._itemsize = itemsize
         self._direct = (1, 1) if places is None else places.direct
         self._found: dict[tuple[object, ...], tuple[Delivery, Grouped, Grouped]] = {}
+        self._plain_found: dict[tuple[object, ...], Delivery] = {}
 
     def delivery(
         self,
@@ -63,9 +70,10 @@ class DeliveryTable:
             holders: positions of those who hold it.
             turn: from `rotation_of_box`.
         """
-        places = self._places
-        wanting = _grouped(takers, None if places is None else places.dst)
-        holding = _grouped(holders, None if places is None else places.src)
+        if self._places is None:
+            return self._plain(shape, len(takers), len(holders)).based(turn)
+        wanting = _grouped(takers, self._places.dst)
+        holding = _grouped(holders, self._places.src)
         key = shape, id(wanting), id(holding)
         found = self._found.get(key)
         if found is None:
@@ -74,10 +82,16 @@ class DeliveryTable:
             found = self._found[key] = made, wanting, holding
         return found[0].based(turn)
 
+    def _plain(self, shape: tuple[int, ...], num_takers: int, num_holders: int) -> Delivery:
+        key = shape, num_takers, num_holders
+        found = self._plain_found.get(key)
+        if found is None:
+            found = make_plain_delivery(*key, self._itemsize)
+            self._plain_found[key] = found
+        return found
 
-def _grouped(positions: tuple[int, ...], domains: Ranks | None) -> Grouped:
-    if domains is None:
-        return group_by_domain((0,) * len(positions))
+
+def _grouped(positions: tuple[int, ...], domains: Ranks) -> Grouped:
     return group_by_domain(tuple([domains[position] for position in positions]))
 
 
@@ -85,12 +99,12 @@ class PlaceTable:
     """Where the two sides of each pair are.
 
     Args:
-        topology: where all ranks are; None means in one domain.
+        topology: where all ranks are; None means that holders serve everybody.
         pairs: all tensors that move; they decide how busy the holders are.
     """
 
     def __init__(self, topology: Topology | None, pairs: Sequence[TensorPair]) -> None:
-        self._topology = topology if topology is not None and topology.num_domains > 1 else None
+        self._topology = topology
         self._found: dict[tuple[int, int], tuple[int, Places | None]] = {}
         self._numbers: dict[Places, int] = {}
         self._ranks: dict[int, Ranks] = {}

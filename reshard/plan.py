@@ -23,7 +23,7 @@ from reshard.transfer import Transfer
 
 __all__ = ["PLANNER_VERSION", "Plan", "make_plan"]
 
-PLANNER_VERSION = 2
+PLANNER_VERSION = 3
 """Changes whenever equal inputs could give another plan than before."""
 
 
@@ -37,7 +37,7 @@ class Plan:
     Attributes:
         pairs: the tensors that move, in plan order.
         staging_bytes: budget of each process for chunks under way.
-        topology: where ranks are; None means that all are in one domain.
+        topology: where ranks are; None means that holders serve everybody.
     """
 
     def __init__(
@@ -218,8 +218,9 @@ def make_plan(
         casts: (source dtype, destination dtype) conversions that are wanted.
         allow_unmatched: shell-style patterns of canonical names that may stay without a partner.
         staging_bytes: budget per process for chunks under way.
-        topology: where ranks are and how fast their links are; None means in one domain. So far
-            `run_in_process` alone carries out what then moves from destination to destination.
+        topology: where ranks are and how fast their links are; None means that holders serve
+            everybody. So far `run_in_process` alone carries out what then moves from destination to
+            destination.
 
     Raises:
         PlanError: listing everything that does not fit; nothing is planned then. Gaps in a source

@@ -11,17 +11,18 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from reshard.box_sets import some_meet
 from reshard.errors import PlanError
-from reshard.geometry_plan import make_geometry_plan
+from reshard.geometry_plan import GeometryPlan, make_geometry_plan
 from reshard.layout import AnyLayout
-from reshard.legs import GeometryPlan, Leg, Taken
+from reshard.legs import Leg, Taken
 from reshard.logical_space import pieces_of_rank
 from reshard.matching import TensorPair
 from reshard.places import PlaceTable
 from reshard.topology import Topology
-from reshard.transfer import Transfer
+from reshard.transfer import BoxKey, Transfer
 
-__all__ = ["Planner", "RankPlan"]
+__all__ = ["Kind", "Planner", "RankPlan"]
 
 Ranks = tuple[int, ...]
 Legs = tuple[Leg, ...]
@@ -77,7 +78,7 @@ def _volume_between(start: tuple[int, ...], stop: tuple[int, ...]) -> int:
     return math.prod([b - a for a, b in zip(start, stop, strict=True)])
 
 
-class _Kind:
+class Kind:
     """Pairs that have everything in common but their names: geometry and layouts.
 
     Attributes:
@@ -95,8 +96,8 @@ class _Kind:
         self.plan: GeometryPlan | None = None
 
 
-def _kinds_of(pairs: Sequence[TensorPair]) -> list[_Kind]:
-    kinds: dict[tuple[int, int, int], _Kind] = {}
+def _kinds_of(pairs: Sequence[TensorPair]) -> list[Kind]:
+    kinds: dict[tuple[int, int, int], Kind] = {}
     layouts: dict[int, Ranks] = {}
     interned: dict[Ranks, Ranks] = {}
     for number, pair in enumerate(pairs):
@@ -107,7 +108,7 @@ def _kinds_of(pairs: Sequence[TensorPair]) -> list[_Kind]:
             for layout in (src, dst):
                 if id(layout) not in layouts:
                     layouts[id(layout)] = interned.setdefault(found := layout.ranks, found)
-            kind = kinds[key] = _Kind(pair, layouts[id(src)], layouts[id(dst)])
+            kind = kinds[key] = Kind(pair, layouts[id(src)], layouts[id(dst)])
         kind.members.append((number, pair.rotation))
     return list(kinds.values())
 
@@ -117,16 +118,22 @@ class Planner:
 
     Args:
         pairs: what moves.
-        topology: where all ranks are; None means in one domain.
+        topology: where all ranks are; None means that holders serve everybody.
     """
 
     def __init__(self, pairs: Sequence[TensorPair], topology: Topology | None = None) -> None:
-        self._pairs = pairs
-        self._kinds = _kinds_of(pairs)
+        self.pairs = pairs
+        self.kinds = _kinds_of(pairs)
         self._places = PlaceTable(topology, pairs)
         self._plans: dict[tuple[int, int], GeometryPlan] = {}
         self._volumes: dict[tuple[int, int], int] = {}
         self._proven: dict[int, Taken] = {}
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Ranks of both sides, ascending."""
+        layouts = {ranks for kind in self.kinds for ranks in (kind.src_ranks, kind.dst_ranks)}
+        return tuple(sorted({rank for ranks in layouts for rank in ranks}))
 
     def plan_rank(self, rank: int) -> RankPlan:
         """Returns one rank's part of the plan.
@@ -144,10 +151,10 @@ class Planner:
                 positions[id(layout)] = layout.position(rank)
             return positions[id(layout)]
 
-        for kind in self._kinds:
+        for kind in self.kinds:
             position = position_in(kind.first.src.layout)
             if position is not None:
-                turning = self._plan(kind).sends(position)
+                turning = self.plan_of(kind).sends(position)
                 for number, rotation in kind.members:
                     legs = turning.of(rotation)
                     if legs:
@@ -161,13 +168,13 @@ class Planner:
 
     def _add_taken(
         self,
-        kind: _Kind,
+        kind: Kind,
         position: int,
         receives: list[PairLegs],
         arrivals: list[PairLegs],
         forwards: list[PairLegs],
     ) -> None:
-        turning = self._plan(kind).takes(position)
+        turning = self.plan_of(kind).takes(position)
         for number, rotation in kind.members:
             taken = turning.of(rotation)
             if id(taken) not in self._proven:
@@ -191,9 +198,9 @@ class Planner:
         They follow from the rank's layouts, not from what it receives.
         """
         nbytes = 0
-        layouts = {id(pair.dst.layout): pair.dst.layout for pair in self._pairs}
+        layouts = {id(pair.dst.layout): pair.dst.layout for pair in self.pairs}
         positions = {key: layout.position(rank) for key, layout in layouts.items()}
-        for pair in self._pairs:
+        for pair in self.pairs:
             position = positions[id(pair.dst.layout)]
             if position is not None:
                 nbytes += self._volume(pair, position) * pair.wire_dtype.itemsize
@@ -207,7 +214,12 @@ class Planner:
             volume = self._volumes[key] = _stored_volume(pair, position)
         return volume
 
-    def _plan(self, kind: _Kind) -> GeometryPlan:
+    def plan_of(self, kind: Kind) -> GeometryPlan:
+        """Returns the plan of a kind's geometry.
+
+        Raises:
+            PlanError: if a source layout does not hold what a destination wants.
+        """
         if kind.plan is None:
             pair = kind.first
             number, places = self._places.of(pair)
@@ -251,22 +263,8 @@ def _check_exact_cover(pair: TensorPair, position: int, expected: int, receives:
 
 
 def _some_meet(legs: Legs) -> bool:
-    """True if two legs of one copy share an element; sweeps along the dim that is cut most."""
-    if len(legs) < 2:
-        return False
-    ndim = len(legs[0].start)
-    if ndim == 0:
-        return len({leg.copy for leg in legs}) < len(legs)
-    sweep = max(range(ndim), key=lambda dim: len({leg.start[dim] for leg in legs}))
-    active: list[Leg] = []
-    for leg in sorted(legs, key=lambda each: each.start[sweep]):
-        low = leg.start[sweep]
-        active = [other for other in active if other.stop[sweep] > low]
-        for other in active:
-            if other.copy == leg.copy and all(
-                a < d and c < b
-                for a, b, c, d in zip(leg.start, leg.stop, other.start, other.stop, strict=True)
-            ):
-                return True
-        active.append(leg)
-    return False
+    """True if two legs of one copy share an element."""
+    copies: dict[int, list[BoxKey]] = {}
+    for leg in legs:
+        copies.setdefault(leg.copy, []).append((leg.start, leg.stop))
+    return any(map(some_meet, copies.values()))

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise, product
 
-from reshard.delivery import Part, group_by_domain, make_delivery
+from reshard.delivery import Part, group_by_domain, make_delivery, make_plain_delivery
 from reshard.holders import rotation_of_box
 from reshard.logical_space import Side, copy_numbers, pieces_of_rank
 from reshard.matching import TensorPair
@@ -30,21 +30,19 @@ def reference_transfers(
 
     Args:
         pairs: what moves.
-        topology: where ranks are; None means in one domain.
+        topology: where ranks are; None means that holders serve everybody.
     """
     table = PlaceTable(topology, pairs)
     for number, pair in enumerate(pairs):
         if pair.num_elements:
             _, places = table.of(pair)
             direct = (1, 1) if places is None else places.direct
-            domains = [0] * (1 + max((*pair.src.layout.ranks, *pair.dst.layout.ranks)))
-            if topology is not None:
-                domains = list(topology.domains)
+            domains = None if topology is None else topology.domains
             yield from _transfers_of_pair(number, pair, domains, direct)
 
 
 def _transfers_of_pair(
-    number: int, pair: TensorPair, domains: Sequence[int], direct: tuple[int, int]
+    number: int, pair: TensorPair, domains: Sequence[int] | None, direct: tuple[int, int]
 ) -> Iterator[Transfer]:
     ndim = len(pair.geometry.space.shape)
     held = _stored(pair.src, pair.geometry.src, ndim)
@@ -84,7 +82,7 @@ def _shares(
     region: BoxKey,
     givers: list[int],
     takers: list[tuple[int, int]],
-    domains: Sequence[int],
+    domains: Sequence[int] | None,
     direct: tuple[int, int],
 ) -> Iterator[Transfer]:
     remote = [taker for taker in takers if taker[0] not in givers]
@@ -93,13 +91,14 @@ def _shares(
             yield Transfer(number, rank, rank, *region, copy)
     if not remote:
         return
-    delivery = make_delivery(
-        tuple(b - a for a, b in zip(*region, strict=True)),
-        group_by_domain(tuple([domains[rank] for rank, _ in remote])),
-        group_by_domain(tuple([domains[rank] for rank in givers])),
-        pair.geometry.itemsize,
-        direct,
-    )
+    shape = tuple(b - a for a, b in zip(*region, strict=True))
+    itemsize = pair.geometry.itemsize
+    if domains is None:
+        delivery = make_plain_delivery(shape, len(remote), len(givers), itemsize)
+    else:
+        wanting = group_by_domain(tuple([domains[rank] for rank, _ in remote]))
+        holding = group_by_domain(tuple([domains[rank] for rank in givers]))
+        delivery = make_delivery(shape, wanting, holding, itemsize, direct)
     delivery = delivery.based(rotation_of_box(*want)).turned(pair.rotation)
 
     def transfer(src: int, part: Part, src_copy: int) -> Transfer:

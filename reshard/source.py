@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, SupportsIndex
 
 from reshard.buffers import Buffer, BufferKey
+from reshard.copy_rate import probe_copy_rate
 from reshard.errors import LayoutError
-from reshard.floor import probe_copy_rate
 from reshard.refit_end import RefitEnd
 from reshard.report import RefitReport
 from reshard.store_server import StoreServer

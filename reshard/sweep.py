@@ -13,13 +13,13 @@ from collections import defaultdict
 from itertools import pairwise, product
 from typing import NamedTuple
 
-from reshard.delivery import Delivery
 from reshard.errors import PlanError
 from reshard.holders import rotation_of_box
 from reshard.legs import Leg, Taken, Turning
 from reshard.logical_space import Side, copy_numbers, pieces_of_rank
 from reshard.matching import Geometry
 from reshard.places import DeliveryTable, Places
+from reshard.shipment import Shipment
 from reshard.transfer import BoxKey
 
 __all__ = ["Atom", "SweepPlan", "box_holders"]
@@ -60,7 +60,7 @@ class SweepPlan:
 
     Args:
         geometry: what all pairs of this kind have in common.
-        places: where the ranks of both sides are; None means in one domain.
+        places: where the ranks of both sides are; None means that holders serve everybody.
 
     Raises:
         PlanError: if the source does not hold every element that the destination wants.
@@ -80,6 +80,10 @@ class SweepPlan:
         self._period = math.lcm(*{each.period for each in deliveries})
         self._legs: dict[int, tuple[dict[int, Legs], dict[int, Taken]]] = {}
 
+    def shipments(self) -> list[Shipment]:
+        """Returns every box that moves; those of one destination rank may overlap."""
+        return self._shipments
+
     def sends(self, position: int) -> Turning[Legs]:
         """Returns what a source rank sends."""
         return Turning(self._period, lambda turn: self._all_legs(turn)[0].get(position, ()))
@@ -93,7 +97,7 @@ class SweepPlan:
         if found is None:
             legs = _LegLists()
             for shipment in self._shipments:
-                shipment.add_to(legs, turn)
+                _add_legs(shipment, legs, turn)
             found = self._legs[turn] = legs.sorted()
         return found
 
@@ -117,49 +121,32 @@ class _LegLists:
         return sends, takes
 
 
-class _Shipment(NamedTuple):
-    """An atom and how it gets to all who want it.
-
-    Attributes:
-        box: what moves.
-        local: (holder, taker, copy) of copies within one rank.
-        holders: source ranks.
-        takers: (destination rank, copy) of all others.
-        delivery: how they get it; None if there are none.
-    """
-
-    box: BoxKey
-    local: tuple[tuple[int, int, int], ...]
-    holders: tuple[int, ...]
-    takers: tuple[tuple[int, int], ...]
-    delivery: Delivery | None
-
-    def add_to(self, legs: _LegLists, turn: int) -> None:
-        """Adds the legs of all ranks for tensors of a rotation."""
-        start, stop = self.box
-        for holder, taker, copy in self.local:
-            legs.sends[holder].append(Leg(start, copy, taker, stop))
-            legs.takes[taker][0].append(Leg(start, copy, holder, stop))
-        if self.delivery is None:
-            return
-        delivery = self.delivery.turned(turn)
-        cut = delivery.striping.cut
-        for index, holder in enumerate(self.holders):
-            for part in delivery.sent(index):
-                low, high = cut(self.box, part.start, part.stop)
-                taker, copy = self.takers[part.peer]
-                legs.sends[holder].append(Leg(low, copy, taker, high))
-                legs.takes[taker][0].append(Leg(low, copy, holder, high))
-        for index, (first, first_copy) in enumerate(self.takers):
-            for part in delivery.forwarded(index):
-                low, high = cut(self.box, part.start, part.stop)
-                taker, copy = self.takers[part.peer]
-                leg = Leg(low, copy, taker, high, part.hop, first_copy)
-                legs.takes[first][2].append(leg)
-                legs.takes[taker][1].append(leg._replace(peer=first))
+def _add_legs(shipment: Shipment, legs: _LegLists, turn: int) -> None:
+    """Adds the legs of all ranks for tensors of a rotation."""
+    start, stop = shipment.box
+    for holder, taker, copy in shipment.local:
+        legs.sends[holder].append(Leg(start, copy, taker, stop))
+        legs.takes[taker][0].append(Leg(start, copy, holder, stop))
+    if shipment.delivery is None:
+        return
+    delivery = shipment.delivery.turned(turn)
+    cut = delivery.striping.cut
+    for index, holder in enumerate(shipment.holders):
+        for part in delivery.sent(index):
+            low, high = cut(shipment.box, part.start, part.stop)
+            taker, copy = shipment.takers[part.peer]
+            legs.sends[holder].append(Leg(low, copy, taker, high))
+            legs.takes[taker][0].append(Leg(low, copy, holder, high))
+    for index, (first, first_copy) in enumerate(shipment.takers):
+        for part in delivery.forwarded(index):
+            low, high = cut(shipment.box, part.start, part.stop)
+            taker, copy = shipment.takers[part.peer]
+            leg = Leg(low, copy, taker, high, part.hop, first_copy)
+            legs.takes[first][2].append(leg)
+            legs.takes[taker][1].append(leg._replace(peer=first))
 
 
-def _shipment(atom: Atom, geometry: Geometry, table: DeliveryTable) -> _Shipment:
+def _shipment(atom: Atom, geometry: Geometry, table: DeliveryTable) -> Shipment:
     holding: dict[int, int] = {}
     if not geometry.is_disjoint:
         holding = {geometry.src.layout.ranks[holder]: holder for holder in atom.holders}
@@ -179,7 +166,7 @@ def _shipment(atom: Atom, geometry: Geometry, table: DeliveryTable) -> _Shipment
             atom.holders,
             rotation_of_box(*atom.wanted),
         )
-    return _Shipment(atom.box, tuple(local), atom.holders, tuple(takers), delivery)
+    return Shipment(atom.box, tuple(local), atom.holders, tuple(takers), delivery)
 
 
 def _make_atoms(

@@ -18,6 +18,7 @@ LAYERS = {
     "planning": {
         "logical_space", "matching", "holders", "delivery", "places", "grid", "sweep",
         "geometry_plan", "planner", "reference_planner", "schedule", "spec_codec", "spec_merge",
+        "box_sets", "shipment", "loads", "needs", "floor",
         "plan_text", "plan",
     },
     "memory and border": {
@@ -29,7 +30,7 @@ LAYERS = {
         "epoch", "membership", "connections", "forked", "store_server", "store", "epoch_exchange",
         "local_member", "one_call", "rendezvous", "exchange",
     },
-    "session": {"machine", "floor", "report", "outcome", "contribution", "session"},
+    "session": {"machine", "copy_rate", "report", "outcome", "contribution", "session"},
     "ends": {"refit_end", "beginning", "source", "destination", "loopback"},
     "package": {"reshard"},
 }  # fmt: skip

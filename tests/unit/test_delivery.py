@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 
 import pytest
 from helpers.topologies import min_stripe_bytes
@@ -40,8 +41,20 @@ class Case:
         return [domain for domain in dict.fromkeys(self.takers) if domain not in self.holders]
 
     @property
-    def num_direct(self) -> int:
-        return max(1, math.ceil(len(self.far) * self.direct[0] / self.direct[1]))
+    def lanes(self) -> list[tuple[range, int]]:
+        """Indices, with how many far domains the holders serve with them."""
+        copies = len(self.far) * Fraction(*self.direct)
+        whole = math.floor(copies)
+        edge = math.floor((copies - whole) * self.length)
+        least = Fraction(self.min_stripe * self.length, math.prod(self.shape) * self.itemsize)
+        if whole and least <= edge <= self.length - least:
+            return [(range(edge), whole + 1), (range(edge, self.length), whole)]
+        return [(range(self.length), max(1, math.floor(copies + Fraction(1, 2))))]
+
+    @property
+    def served(self) -> int:
+        """Indices that holders send to far domains, all copies together."""
+        return sum(len(lane) * num_direct for lane, num_direct in self.lanes)
 
     def members(self, domain: int) -> list[int]:
         return [taker for taker, own in enumerate(self.takers) if own == domain]
@@ -66,7 +79,7 @@ def cases(draw):
     small = st.lists(st.integers(1, 60), max_size=3).map(tuple)
     shape = draw(st.one_of(small, st.tuples(st.integers(1, 5), st.integers(1000, 100_000))))
     itemsize = draw(st.sampled_from((1, 2, 8)))
-    direct = draw(st.sampled_from(((1, 1), (1, 2), (2, 3), (1, 5), (1, 64))))
+    direct = draw(st.sampled_from(((1, 1), (1, 2), (2, 3), (10, 11), (1, 5), (1, 64))))
     min_stripe = draw(st.sampled_from((KIB, 8 * KIB, 64 * KIB)))
     turn, rotation = draw(st.integers(0, 20)), draw(st.integers(0, 20))
     with min_stripe_bytes(min_stripe):
@@ -85,6 +98,10 @@ def are_all(parts: list[Part], length: int) -> bool:
             return False
         end = stop
     return end == length
+
+
+def meets(part: Part, lane: range) -> bool:
+    return part.start < lane.stop and lane.start < part.stop
 
 
 def sends(delivery: Delivery, num_takers: int, num_holders: int) -> list[tuple[str, int, Part]]:
@@ -121,10 +138,14 @@ def test_each_index_enters_a_far_domain_once(case):
 
 @given(cases())
 def test_whoever_has_a_holder_in_its_domain_is_served_there(case):
+    """By the holders, or by others who want it where these are more."""
     for taker, domain in enumerate(case.takers):
         if domain not in case.far:
+            are_few = case.holders.count(domain) < case.takers.count(domain)
             for part in case.delivery.received(taker):
-                assert (part.hop, case.holders[part.peer]) == (0, domain)
+                assert part.hop <= are_few
+                peers = case.takers if part.hop else case.holders
+                assert peers[part.peer] == domain
 
 
 @given(cases())
@@ -142,18 +163,20 @@ def test_only_what_has_arrived_is_passed_on(case):
 @given(cases())
 def test_holders_serve_the_direct_domains_and_each_of_them_one_line_of_relays(case):
     """Domain p of the far ones gets the box from domain p - num_direct, one hop later."""
-    for place, domain in enumerate(case.far):
-        parts = case.from_outside(domain)
-        assert {part.hop for part in parts} == {place // case.num_direct}
-        if place >= case.num_direct:
-            parent = case.far[place - case.num_direct]
-            assert {case.takers[part.peer] for part in parts} == {parent}
-    served = {
-        case.takers[part.peer]
+    served = [
+        (case.takers[part.peer], part)
         for holder in range(len(case.holders))
         for part in case.delivery.sent(holder)
-    }
-    assert served - set(case.holders) == set(case.far[: case.num_direct])
+    ]
+    for lane, num_direct in case.lanes:
+        for place, domain in enumerate(case.far):
+            parts = [part for part in case.from_outside(domain) if meets(part, lane)]
+            assert {part.hop for part in parts} == {place // num_direct}
+            if place >= num_direct:
+                parent = case.far[place - num_direct]
+                assert {case.takers[part.peer] for part in parts} == {parent}
+        domains = {domain for domain, part in served if meets(part, lane)}
+        assert domains - set(case.holders) == set(case.far[:num_direct])
 
 
 @given(cases())
@@ -169,11 +192,21 @@ def test_holders_send_alike_to_other_domains(case):
         for holder in range(len(case.holders))
     ]
     busy = [count for count in sent if count]
-    assert sum(sent) == case.num_direct * case.length
+    assert sum(sent) == case.served
     assert max(busy) - min(busy) <= 1
-    nbytes = math.prod(case.shape) * case.itemsize * case.num_direct
-    limits = len(case.holders), nbytes // case.min_stripe, case.num_direct * case.length
+    nbytes = math.prod(case.shape) * case.itemsize // case.length * case.served
+    limits = len(case.holders), nbytes // case.min_stripe, case.served
     assert len(busy) == max(1, min(limits))
+
+
+@given(cases())
+def test_holders_serve_the_share_that_is_theirs(case):
+    """To the index where a box is large enough for two lanes, else to half a copy."""
+    if not case.far:
+        return
+    wanted = len(case.far) * Fraction(*case.direct) * case.length
+    slack = 1 if len(case.lanes) == 2 else Fraction(case.length, 2)
+    assert abs(case.served - max(wanted, case.length)) <= slack
 
 
 @given(cases())
@@ -282,9 +315,19 @@ def test_a_small_box_goes_to_one_of_the_domain_in_turn():
         assert delivery.based(rotation).sent(0) == turned.sent(0)
 
 
-def test_within_one_domain_nobody_passes_anything_on():
-    delivery = deliver((1 << 20,), (4, 4, 4), (4, 4))
-    assert [delivery.forwarded(taker) for taker in range(3)] == [[], [], []]
+@pytest.mark.parametrize("takers", [(4,), (4, 4)])
+def test_within_one_domain_as_many_holders_as_takers_serve_each(takers):
+    delivery = deliver((1 << 20,), takers, (4, 4))
+    assert [delivery.forwarded(taker) for taker in range(len(takers))] == [[] for _ in takers]
+
+
+def test_within_one_domain_takers_exchange_what_fewer_holders_send_once():
+    size = 6 << 20
+    delivery = deliver((size,), (4, 4, 4), (4, 4))
+    third, half = size // 3, size // 2
+    assert delivery.sent(0) == [Part(0, 0, third, 0), Part(1, third, half, 0)]
+    assert delivery.sent(1) == [Part(1, half, 2 * third, 0), Part(2, 2 * third, size, 0)]
+    assert delivery.forwarded(1) == [Part(0, third, 2 * third, 1), Part(2, third, 2 * third, 1)]
 
 
 def test_ranks_that_are_domains_of_their_own_are_all_served_by_holders():
@@ -326,6 +369,15 @@ def test_near_and_far_at_once():
         assert turned.received(0) == [Part(0, 0, 100, 0)]
         assert turned.received(1) == [Part(rotation, 0, 100, 0)]
         assert turned.forwarded(0) == turned.forwarded(1) == []
+
+
+def test_holders_that_can_serve_a_domain_and_a_half_leave_half_of_the_second_to_the_first():
+    size = 1 << 20
+    half = size // 2
+    delivery = deliver((size,), (1, 2), (0,), (3, 4))
+    assert delivery.sent(0) == [Part(0, 0, size, 0), Part(1, 0, half, 0)]
+    assert delivery.forwarded(0) == [Part(1, half, size, 1)]
+    assert delivery.received(1) == [Part(0, 0, half, 0), Part(0, half, size, 1)]
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1)])

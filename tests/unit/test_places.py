@@ -35,10 +35,17 @@ def look_up(topology, *sides):
     return [table.of(pair) for pair in pairs]
 
 
-@pytest.mark.parametrize("topology", [None, in_domains(*(3,) * 8), Topology.one_host(8)])
-def test_in_one_domain_there_is_nothing_to_know(topology):
+def test_without_a_topology_there_is_nothing_to_know():
     sides = (replicated(0, 1), replicated(2, 3)), (replicated(4), replicated(5, 6))
-    assert look_up(topology, *sides) == [(0, None), (0, None)]
+    assert look_up(None, *sides) == [(0, None), (0, None)]
+
+
+@pytest.mark.parametrize("topology", [in_domains(*(3,) * 8), Topology.one_host(8)])
+def test_in_one_domain_all_places_are_the_same(topology):
+    (_, places), _ = look_up(
+        topology, (replicated(0, 1), replicated(2, 3)), (replicated(4), replicated(5, 6))
+    )
+    assert len({*places.src, *places.dst}) == 1
 
 
 def test_domains_are_by_position_and_not_by_rank():
@@ -119,7 +126,8 @@ def share_of(num_holders, num_wanting, count=1):
     [
         (4, 4, 1),
         (8, 4, 1),
-        (20, 22, 1),
+        (50, 51, 1),
+        (20, 22, Fraction(10, 11)),
         (2, 4, Fraction(1, 2)),
         (6, 9, Fraction(2, 3)),
         (1, 64, Fraction(1, 64)),
@@ -199,7 +207,7 @@ def test_a_delivery_of_a_turn_is_that_of_the_same_box_turned():
     assert turned.received(0)[0].peer != first.received(0)[0].peer
 
 
-def test_without_places_all_ranks_are_in_one_domain():
+def test_without_places_holders_serve_everybody():
     table = DeliveryTable(None, 1)
     delivery = table.delivery((1 << 20,), (0, 1, 2), (0,), 0)
     assert [delivery.forwarded(taker) for taker in range(3)] == [[], [], []]

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from reshard import RefitReport
-from reshard.floor import one_copy_seconds, probe_copy_rate
+from reshard.copy_rate import one_copy_seconds, probe_copy_rate
 from reshard.outcome import Outcome, make_report
 
 

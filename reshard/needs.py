@@ -1,0 +1,138 @@
+"""What has to move at least once, whatever the plan: bytes that ranks and domains want and lack.
+
+Bytes count as on the wire. Elements that several destination tensors read from one source tensor
+count once per rank or domain: for each of these, the tensor that wants most of them there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from reshard.box_sets import disjoint_volume
+from reshard.geometry_plan import GeometryPlan
+from reshard.matching import TensorPair
+from reshard.places import Places, PlaceTable
+from reshard.planner import Kind, Planner
+from reshard.topology import Topology
+from reshard.transfer import BoxKey
+
+__all__ = ["Needs", "find_needs"]
+
+Group = tuple[int, ...]
+
+
+class Needs(NamedTuple):
+    """Bytes that have to move at least once, per ascending group of ranks or of domains.
+
+    Attributes:
+        into_ranks: of one rank each: bytes that it wants and does not hold.
+        into_domains: of one domain each: bytes that its ranks want and none of them holds.
+        only_on_ranks: bytes that only these ranks hold and another rank wants.
+        only_in_domains: bytes that only these domains hold and another domain wants.
+    """
+
+    into_ranks: Counter[Group]
+    into_domains: Counter[Group]
+    only_on_ranks: Counter[Group]
+    only_in_domains: Counter[Group]
+
+
+def find_needs(planner: Planner, topology: Topology) -> Needs:
+    """Returns what has to move.
+
+    Args:
+        planner: of a plan; only which boxes there are matters, not who serves whom.
+        topology: where all ranks are.
+
+    Raises:
+        PlanError: if a source layout does not hold what a destination wants.
+    """
+    places = PlaceTable(topology, planner.pairs)
+    found: dict[tuple[int, int], Needs] = {}
+    per_kind: list[Needs] = []
+    for kind in planner.kinds:
+        number, where = places.of(kind.first)
+        plan = planner.plan_of(kind)
+        key = id(plan), number
+        if key not in found:
+            found[key] = _by_position(plan, where)
+        per_kind.append(_of_kind(kind, found[key], topology))
+    total = _nothing()
+    for numbers, count in _readers(planner).items():
+        for sums, each in zip(total, _union([per_kind[n] for n in numbers]), strict=True):
+            for group, nbytes in each.items():
+                sums[group] += nbytes * count
+    return total
+
+
+def _nothing() -> Needs:
+    return Needs(Counter(), Counter(), Counter(), Counter())
+
+
+def _by_position(plan: GeometryPlan, places: Places | None) -> Needs:
+    """Returns elements of one tensor; a domain is named by a position of its side that is in it."""
+    boxes: tuple[defaultdict[Group, list[BoxKey]], ...] = tuple(defaultdict(list) for _ in range(4))
+    for shipment in plan.shipments():
+        takers = {taker for taker, _ in shipment.takers}
+        if not takers:
+            continue
+        for taker in takers:
+            boxes[0][taker,].append(shipment.box)
+        boxes[2][shipment.holders].append(shipment.box)
+        if places is None:
+            continue
+        held = {places.src[holder]: holder for holder in reversed(shipment.holders)}
+        wanted = {places.dst[taker]: taker for taker in sorted(takers, reverse=True)}
+        far = wanted.keys() - held.keys()
+        for domain in far:
+            boxes[1][wanted[domain],].append(shipment.box)
+        if far:
+            boxes[3][tuple(sorted(held.values()))].append(shipment.box)
+    return Needs(*[Counter({g: disjoint_volume(each) for g, each in of.items()}) for of in boxes])
+
+
+def _of_kind(kind: Kind, elements: Needs, topology: Topology) -> Needs:
+    """Returns bytes of one tensor of a kind."""
+    itemsize = kind.first.geometry.itemsize
+    domains = topology.domains
+    needs = _nothing()
+    for sums, positions, ranks, is_domain in zip(
+        needs,
+        elements,
+        (kind.dst_ranks, kind.dst_ranks, kind.src_ranks, kind.src_ranks),
+        (False, True, False, True),
+        strict=True,
+    ):
+        for group, volume in positions.items():
+            members = [ranks[position] for position in group]
+            key = tuple(sorted({domains[rank] for rank in members} if is_domain else members))
+            sums[key] += volume * itemsize
+    return needs
+
+
+def _readers(planner: Planner) -> Counter[Group]:
+    """Returns, for tensors that read one source tensor, their kinds; and how many of such sets."""
+    kind_of = {number: k for k, kind in enumerate(planner.kinds) for number, _ in kind.members}
+    readers: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
+    for number, pair in enumerate(planner.pairs):
+        readers[id(pair.src), _source_part(pair)].append(kind_of[number])
+    return Counter([tuple(sorted(kinds)) for kinds in readers.values()])
+
+
+def _source_part(pair: TensorPair) -> str:
+    """Returns the canonical name of what a pair reads of its source tensor."""
+    if len(pair.src.parts) == 1:
+        return pair.src.parts[0].name
+    names = {name for part in pair.dst.parts if part.name == pair.name for name in part.names}
+    return next(part.name for part in pair.src.parts if names.intersection(part.names))
+
+
+def _union(needs: Iterable[Needs]) -> Needs:
+    """Returns what is needed by one tensor or the other, for each group the larger number."""
+    total = _nothing()
+    for each in needs:
+        for sums, other in zip(total, each, strict=True):
+            sums |= other
+    return total
