@@ -20,6 +20,10 @@ LAYERS = {
         "geometry_plan", "planner", "reference_planner", "schedule", "spec_codec", "spec_merge",
         "plan_text", "plan",
     },
+    "models": {
+        "sharding_rules", "parameter", "model", "model_file", "model_reader", "stage_layouts",
+        "parallelism",
+    },
     "memory and border": {
         "buffers", "overlap", "_native", "_native_bindings", "fingerprint", "program_table",
         "verification", "local_program", "environment", "versions", "exclusive", "run_stats",
@@ -34,7 +38,9 @@ LAYERS = {
     "package": {"reshard"},
 }  # fmt: skip
 
-PURE = LAYERS["values"] | LAYERS["planning"]
+# Of the models' layer, what reads files is not pure.
+READERS = {"model_reader"}
+PURE = LAYERS["values"] | LAYERS["planning"] | (LAYERS["models"] - READERS)
 
 # What planning must not depend on: other processes, time, the environment, randomness.
 IMPURE = {
