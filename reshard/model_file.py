@@ -17,7 +17,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from itertools import groupby
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from reshard.errors import LayoutError
 from reshard.model import Model
@@ -35,6 +35,7 @@ _KEYS: Final = {
 _ROW_KEYS: Final = {
     "name", "shape", "rule", "layers", "layer", "dtype", "num_kv_heads", "expert", "num_experts",
 }  # fmt: skip
+_KINDS: Final = {int: "a whole number", str: "a text", list: "a list", dict: "an object"}
 _MAX_LAYERS: Final = 100_000
 # Sets of layers longer than this get a name in `layer_sets`.
 _INLINE_LENGTH: Final = 12
@@ -59,23 +60,7 @@ def model_from_json(found: Mapping[str, Any], where: str) -> Model:
         name: _read_layers(text, num_layers, f"{where}, layer_sets")
         for name, text in _typed(found, "layer_sets", dict, where, {}).items()
     }
-    rows = _typed(found, "parameters", list, where)
-    for number, row in enumerate(rows):
-        if not isinstance(row, dict):
-            raise LayoutError(f"{where}, parameters[{number}]: {row!r:.60} is no object.")
-        here = f"{where}, parameters[{number}] {row.get('name', '')!r}"
-        _check_keys(row, {"name", "shape", "rule"}, _ROW_KEYS, here)
-        if ("layers" in row) == ("layer" in row):
-            raise LayoutError(
-                f"{here}: give either 'layers', for a name with {{layer}}, or 'layer', for one "
-                "parameter."
-            )
-        _typed(row, "name", str, here)
-        _typed(row, "shape", list, here)
-        if "layers" in row:
-            row["layers"] = sets.get(row["layers"]) or _read_layers(row["layers"], num_layers, here)
-            if "{layer}" not in row["name"]:
-                raise LayoutError(f"{here}: its name has no {{layer}}, so its layers share it.")
+    rows = _read_rows(_typed(found, "parameters", list, where), sets, num_layers, where)
     splits = _typed(found, "pipeline_splits", list, where, [])
     if not all(isinstance(split, list) and all(type(n) is int for n in split) for split in splits):
         raise LayoutError(
@@ -92,8 +77,35 @@ def model_from_json(found: Mapping[str, Any], where: str) -> Model:
         unknown_names=_typed(found, "unknown_names", list, where, []),
         notes=_typed(found, "notes", list, where, []),
     )
-    experts: Literal["stacked", "separate"] = found.get("experts", "stacked")
-    return model.with_experts("separate") if experts == "separate" else model
+    experts = found.get("experts", "stacked")
+    return model if experts == "stacked" else model.with_experts(experts)
+
+
+def _read_rows(
+    rows: list[Any], sets: Mapping[str, list[int]], num_layers: int, where: str
+) -> list[Row]:
+    """Returns checked rows, their `layers` as numbers."""
+    checked = []
+    for number, row in enumerate(rows):
+        if not isinstance(row, dict):
+            raise LayoutError(f"{where}, parameters[{number}]: {row!r:.60} is no object.")
+        here = f"{where}, parameters[{number}] {row.get('name', '')!r}"
+        _check_keys(row, {"name", "shape", "rule"}, _ROW_KEYS, here)
+        if ("layers" in row) == ("layer" in row):
+            raise LayoutError(
+                f"{here}: give either 'layers', for a name with {{layer}}, or 'layer', for one "
+                "parameter."
+            )
+        name, _ = _typed(row, "name", str, here), _typed(row, "shape", list, here)
+        layers = row.get("layers")
+        if layers is None:
+            checked.append(row)
+            continue
+        known = sets.get(layers) if isinstance(layers, str) else None
+        if "{layer}" not in name:
+            raise LayoutError(f"{here}: its name has no {{layer}}, so its layers would share it.")
+        checked.append(row | {"layers": known or _read_layers(layers, num_layers, here)})
+    return checked
 
 
 def _check_keys(found: Mapping[str, Any], needed: set[str], known: set[str], where: str) -> None:
@@ -111,7 +123,7 @@ def _typed(
 ) -> Any:  # noqa: ANN401 - JSON
     value = found.get(key, default)
     if type(value) is not kind:
-        raise LayoutError(f"{where}: {key} is {value!r:.60}. Give a {kind.__name__}.")
+        raise LayoutError(f"{where}: {key} is {value!r:.60}. Give {_KINDS[kind]}.")
     return value
 
 

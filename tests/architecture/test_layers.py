@@ -21,8 +21,8 @@ LAYERS = {
         "plan_text", "plan",
     },
     "models": {
-        "sharding_rules", "parameter", "model", "model_file", "model_reader", "stage_layouts",
-        "parallelism",
+        "sharding_rules", "parameter", "model", "model_file", "config_shapes", "json_file",
+        "safetensors_header", "checkpoint", "model_reader", "stage_layouts", "parallelism",
     },
     "memory and border": {
         "buffers", "overlap", "_native", "_native_bindings", "fingerprint", "program_table",
@@ -39,7 +39,7 @@ LAYERS = {
 }  # fmt: skip
 
 # Of the models' layer, what reads files is not pure.
-READERS = {"model_reader"}
+READERS = {"json_file", "safetensors_header", "checkpoint", "model_reader"}
 PURE = LAYERS["values"] | LAYERS["planning"] | (LAYERS["models"] - READERS)
 
 # What planning must not depend on: other processes, time, the environment, randomness.
