@@ -14,7 +14,7 @@ from typing import Any, Final
 from reshard.dtypes import DType
 from reshard.errors import LayoutError
 
-__all__ = ["FAMILIES", "ConfigShapes"]
+__all__ = ["ConfigShapes"]
 
 _Table = tuple[tuple[str, tuple[str, ...]], ...]
 
@@ -59,7 +59,7 @@ _GEMMA: Final[_Table] = ((r"(pre|post)_feedforward_layernorm\.weight", ("embed",
 
 _LLAMA: Final = _DENSE + _ATTENTION
 _DEEPSEEK: Final = _DENSE + _EXPERTS + _LATENT_ATTENTION
-FAMILIES: Final[Mapping[str, _Table]] = {
+_FAMILIES: Final[Mapping[str, _Table]] = {
     "llama": _LLAMA,
     "mistral": _LLAMA,
     "qwen2": _LLAMA,
@@ -115,11 +115,11 @@ class ConfigShapes:
         merged = {**config, **text_config} if isinstance(text_config, Mapping) else dict(config)
         self._config, self._where = merged, where
         family = merged.get("model_type")
-        table = FAMILIES.get(family) if isinstance(family, str) else None
+        table = _FAMILIES.get(family) if isinstance(family, str) else None
         if table is None:
             raise LayoutError(
                 f"{where}: shapes of model_type {family!r} do not follow from a configuration here."
-                f" They do for {', '.join(FAMILIES)}. Download the shard files, or only their "
+                f" They do for {', '.join(_FAMILIES)}. Download the shard files, or only their "
                 "headers: the first bytes of each."
             )
         self._table = [

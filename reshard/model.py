@@ -20,6 +20,8 @@ from reshard.sharding_rules import place_of_expert
 if TYPE_CHECKING:
     import os
 
+    from reshard.parallelism import Parallelism
+
 __all__ = ["Experts", "Model"]
 
 Experts = Literal["stacked", "separate"]
@@ -176,6 +178,21 @@ class Model:
             )
         change = _separated if experts == "separate" else _stacked
         return dataclasses.replace(self, parameters=tuple(change(self.parameters)))
+
+    def scaled_down(self, *sides: Parallelism, num_layers: int | None = None) -> Model:
+        """Returns a model of a few MB that is cut as this one is; see `scaled_model`.
+
+        Args:
+            sides: every parallelism that the small model will be laid out with.
+            num_layers: how many layers to keep, of every kind at least one; None keeps all.
+
+        Raises:
+            LayoutError: if a side does not fit the small model, or it has more kinds of layers
+                than are to be kept.
+        """
+        from reshard.scaled_model import scaled_down
+
+        return scaled_down(self, sides, num_layers=num_layers)
 
     def __str__(self) -> str:
         return (

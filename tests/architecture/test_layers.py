@@ -23,6 +23,7 @@ LAYERS = {
     "models": {
         "sharding_rules", "parameter", "model", "model_file", "config_shapes", "json_file",
         "safetensors_header", "checkpoint", "model_reader", "stage_layouts", "parallelism",
+        "scaled_model",
     },
     "memory and border": {
         "buffers", "overlap", "_native", "_native_bindings", "fingerprint", "program_table",
