@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby
-from typing import TYPE_CHECKING, Literal, get_args
+from itertools import groupby, islice
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from reshard.division import divide
 from reshard.errors import LayoutError
@@ -26,6 +26,10 @@ __all__ = ["Experts", "Model"]
 
 Experts = Literal["stacked", "separate"]
 """How the experts of a layer are stored: `(experts, out, in)` tensors, or each as its own."""
+
+
+# More layers, or experts of one layer, are a slip of the pen.
+_MAX_COUNT: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,11 @@ class Model:
         for field in ("parameters", "unknown_names", "notes"):
             object.__setattr__(self, field, tuple(getattr(self, field)))
         object.__setattr__(self, "pipeline_splits", tuple(map(tuple, self.pipeline_splits)))
+        if type(self.num_layers) is not int or not 0 <= self.num_layers <= _MAX_COUNT:
+            raise LayoutError(
+                f"model {self.name!r}: num_layers={self.num_layers!r} is not from 0 to "
+                f"{_MAX_COUNT}."
+            )
         seen: set[str] = set()
         for parameter in self.parameters:
             if parameter.name in seen:
@@ -213,6 +222,11 @@ def _separated(parameters: tuple[Parameter, ...]) -> Iterator[Parameter]:
             yield from group
             continue
         stacks = list(group)
+        if stacks[0].shape[0] > _MAX_COUNT:
+            raise LayoutError(
+                f"{stacks[0].name}: {stacks[0].shape[0]} experts are more than {_MAX_COUNT}. Keep "
+                "them stacked."
+            )
         for index in range(stacks[0].shape[0]):
             for stack in stacks:
                 before, separator, after = stack.name.rpartition(".experts.")
@@ -259,10 +273,11 @@ def _stack_name(parameter: Parameter) -> str:
 
 def _stack(name: str, members: list[Parameter]) -> Parameter:
     first = members[0]
-    missing = set(range(first.num_experts or 0)) - {member.expert for member in members}
+    known = {member.expert for member in members}
+    missing = list(islice((i for i in range(first.num_experts or 0) if i not in known), 5))
     if missing:
         raise LayoutError(
-            f"{name}: experts {sorted(missing)[:5]} of {first.num_experts} are missing, so they "
+            f"{name}: experts {missing} of {first.num_experts} are missing, so they "
             "cannot be stacked. Load the model with experts='separate', or complete it."
         )
     for member in members:

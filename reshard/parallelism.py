@@ -29,7 +29,9 @@ _KINDS: Final = {
     "fsdp": "fully sharded data parallelism, cuts dim 0",
     "dp": "data parallelism, replicates",
 }
-_ITEM: Final = re.compile(r"([a-z]+)([0-9]+)(?::([0-9]+(?:\+[0-9]+)*))?")
+# Specs hold rank numbers one by one; more ranks than this are a slip of the pen.
+_MAX_RANKS: Final = 1 << 20
+_ITEM: Final = re.compile(r"([a-z]+)([0-9]{1,9})(?::([0-9]{1,9}(?:\+[0-9]{1,9})*))?")
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -105,6 +107,11 @@ class Parallelism:
         return self.ep // math.gcd(self.ep, self.fsdp * self.cp * self.tp)
 
     def _check(self, world: int | None) -> None:
+        if self.num_ranks > _MAX_RANKS:
+            raise LayoutError(
+                f"parallelism {self._text()}: {self.num_ranks} ranks are more than {_MAX_RANKS}. "
+                "Give smaller degrees."
+            )
         if world is not None and self.num_ranks != world:
             raise LayoutError(
                 f"parallelism {self._text()}: these degrees make {self.num_ranks} ranks, or a "
@@ -128,6 +135,10 @@ class Parallelism:
                 f"parallelism {self._text()}: ep={self.ep} covers {inner} ranks of a replica "
                 f"(fsdp x cp x tp) neither evenly nor wholly. With these degrees ep may be "
                 f"{', '.join(map(str, fitting))}."
+            )
+        if not all(type(n) is int and n >= 0 for n in self.pp_layers):
+            raise LayoutError(
+                f"parallelism: pp_layers={self.pp_layers!r} are not whole numbers from 0."
             )
         if self.pp_layers and len(self.pp_layers) != self.pp:
             raise LayoutError(

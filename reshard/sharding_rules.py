@@ -44,8 +44,10 @@ _RULES: Final[tuple[tuple[str, Rule], ...]] = (
 )
 _TABLE: Final = tuple((re.compile(pattern), rule) for pattern, rule in _RULES)
 
-_LAYER: Final = re.compile(r"^(?:(?:language_model|model|backbone|transformer)\.)*layers\.(\d+)\.")
-_EXPERT: Final = re.compile(r"^(.*\.experts)\.(\d+)\.(.+)$")
+_LAYER: Final = re.compile(
+    r"^(?:(?:language_model|model|backbone|transformer)\.)*layers\.(\d{1,9})\."
+)
+_EXPERT: Final = re.compile(r"^(.*\.experts)\.(0|[1-9]\d{0,8})\.(.+)$")
 # Scales of blocks of a quantised weight lie in the same order as the weight.
 _SCALE: Final = "_scale_inv"
 

@@ -219,6 +219,19 @@ def test_headers_that_are_refused(content, message, tmp_path):
         Model.load(tmp_path / "w.safetensors")
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("model.layers.999999999.input_layernorm.weight", "num_layers=1000000000 is not from"),
+        ("model.layers.0.mlp.experts.07.down_proj.weight", "needs 3 dims or more"),
+    ],
+)
+def test_names_that_are_refused(name, message, tmp_path):
+    (tmp_path / "w.safetensors").write_bytes(header_bytes({name: ("BF16", (4, 2))}))
+    with pytest.raises(LayoutError, match=message):
+        Model.load(tmp_path / "w.safetensors")
+
+
 def test_elements_of_less_than_a_byte_are_refused(tmp_path):
     text = json.dumps({"w": {**ENTRY, "dtype": "F4"}}).encode()
     (tmp_path / "w.safetensors").write_bytes(len(text).to_bytes(8, "little") + text)

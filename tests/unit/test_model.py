@@ -129,6 +129,8 @@ def test_stages_are_published_or_balanced():
     [
         (lambda: small(parameters=small().parameters * 2), "comes twice"),
         (lambda: small(num_layers=1), "in layer 1, but the model has 1 layers"),
+        (lambda: small(num_layers=10**9), "num_layers=1000000000 is not from 0 to 100000"),
+        (lambda: small(num_layers=True), "num_layers=True"),
         (lambda: small(pipeline_splits=((1, 2),)), r"of 1\+2 layers are 3 layers"),
         (lambda: small(pipeline_splits=((),)), "0 pipeline stages"),
         (lambda: small().layers_per_stage(3), "pp=3 stages for 2 layers.* from 1 to 2"),
@@ -185,3 +187,12 @@ def test_a_stack_without_the_word_experts_cannot_be_told_apart():
     stack = Parameter("moe.w", (2, 3, 4), "float32", "expert_row", 0)
     with pytest.raises(LayoutError, match=r"moe.w: a stack of experts is called"):
         small(parameters=(stack,)).with_experts("separate")
+
+
+def test_far_too_many_experts_stay_stacked():
+    stack = Parameter("m.experts.w", (10**9, 3, 4), "float32", "expert_row", 0)
+    with pytest.raises(LayoutError, match="1000000000 experts are more than 100000"):
+        small(parameters=(stack,)).with_experts("separate")
+    one = Parameter("m.experts.7.w", (3, 4), "int8", "expert_row", 0, expert=7, num_experts=10**12)
+    with pytest.raises(LayoutError, match=r"experts \[0, 1, 2, 3, 4\] of 1000000000000"):
+        small(parameters=(one,)).with_experts("stacked")

@@ -49,7 +49,7 @@ def test_optional_fields(tmp_path):
         ({"format": None}, "neither an index of a checkpoint"),
         ({"color": "red"}, "it has color.* may have"),
         ({"num_layers": "4"}, "num_layers is '4'. Give a whole number"),
-        ({"num_layers": -1}, "num_layers=-1 is not from 0"),
+        ({"num_layers": -1, "layer_sets": {}, "parameters": []}, "num_layers=-1 is not from 0"),
         ({"num_layers": 10**9}, "is not from 0 to"),
         ({"name": 3}, "name is 3"),
         ({"parameters": {}}, "parameters is {}"),

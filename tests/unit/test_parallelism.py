@@ -250,6 +250,8 @@ def test_kv_heads_repeat_side_by_side():
         ("pp4,tp2,world12", "make 8 ranks, or a multiple of 8 .* not world=12"),
         ("tp2,dp4,world16", "make 8 ranks, or a multiple of 2 .* not world=16"),
         ("pp2:1+2+3", "pp=2 stages but layers for 3"),
+        ("tp999999999", "999999999 ranks are more than 1048576"),
+        ("tp" + "9" * 5000, "is no degree"),
         ("fsdp4,ep6", "ep may be 1, 2, 4, 12"),
     ],
 )
@@ -262,6 +264,7 @@ def test_refused_texts(text, message):
     ("act", "message"),
     [
         (lambda: Parallelism(tp=True), "tp=True is not a whole number"),
+        (lambda: Parallelism(pp_layers=("1",)), "pp_layers=.* are not whole numbers"),
         (lambda: Parallelism(dp=1.5), "dp=1.5 is not a whole number"),
         (lambda: Parallelism.parse(None), "'None' is no degree"),
         (lambda: Parallelism.parse("tp2,world2", world=4), "says world2, but world=4"),
