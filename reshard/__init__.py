@@ -29,7 +29,9 @@ from reshard.forms import Forms, Paddings, check_names, padding_of, parts_of
 from reshard.layout import AnyLayout, BoxLayout, Layout, LocalBox
 from reshard.matching import Casts, match, read_casts
 from reshard.mesh import Mesh
+from reshard.model import Model
 from reshard.one_call import OneCall
+from reshard.parallelism import Parallelism
 from reshard.patterns import patterns_of
 from reshard.placement import Placement, Replicate, Shard
 from reshard.plan import Plan, make_plan
@@ -66,10 +68,12 @@ __all__ = [
     "LayoutError",
     "LocalBox",
     "Mesh",
+    "Model",
     "NativeLibraryError",
     "OneCall",
     "Padding",
     "Paddings",
+    "Parallelism",
     "Part",
     "Placement",
     "Plan",

@@ -19,14 +19,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from reshard.holders import (
-    MIN_STRIPE_BYTES,
-    Striping,
-    make_striping,
-    period_of,
-    striped_dim,
-    turn_of,
-)
+from reshard.holders import Striping, make_striping, turn_of
+from reshard.lines import Line, make_line
 
 __all__ = [
     "Delivery",
@@ -173,43 +167,6 @@ class _PlainDelivery(Delivery):
         return []
 
 
-class _Lane(NamedTuple):
-    """Indices `start` to `stop`, of which holders serve `num_direct` groups themselves."""
-
-    start: int
-    stop: int
-    num_direct: int
-
-
-class _Line(NamedTuple):
-    """Groups of takers that get a box from the same holders, each group once, for any turn.
-
-    A group of several takers gets it in stripes and exchanges these.
-
-    Attributes:
-        holders: those who serve the groups.
-        striping: how the copies of the direct groups are shared out over the holders.
-        lanes: which indices go to how many groups directly; place p of the others gets them from
-            place p - num_direct.
-        groups: takers of each place, all in one domain.
-        num_stripes: per place, how many of its takers receive a stripe from outside.
-    """
-
-    holders: tuple[int, ...]
-    striping: Striping
-    lanes: tuple[_Lane, ...]
-    groups: tuple[tuple[int, ...], ...]
-    num_stripes: tuple[int, ...]
-
-    @property
-    def period(self) -> int:
-        """Rotations that differ by it give the same parts."""
-        periods = {self.striping.period}
-        for members, number in zip(self.groups, self.num_stripes, strict=True):
-            periods.add(period_of(len(members)) if number < len(members) else 1)
-        return math.lcm(*periods)
-
-
 class _DomainDelivery(Delivery):
     """The box goes to several domains, or is exchanged in one, by some turn and rotation.
 
@@ -220,7 +177,7 @@ class _DomainDelivery(Delivery):
     """
 
     def __init__(
-        self, lines: tuple[_Line, ...], period: int, *, turn: int = 0, rotation: int = 0
+        self, lines: tuple[Line, ...], period: int, *, turn: int = 0, rotation: int = 0
     ) -> None:
         super().__init__(lines[0].striping, period)
         self._lines, self._turn, self._rotation = lines, turn, rotation
@@ -306,7 +263,7 @@ class _DomainDelivery(Delivery):
         ]
 
 
-def _joined(parts: list[Part], line: _Line) -> list[Part]:
+def _joined(parts: list[Part], line: Line) -> list[Part]:
     """Returns the parts without the cuts between lanes that change nothing."""
     if len(line.lanes) < 2:
         return parts
@@ -362,7 +319,7 @@ def make_delivery(
     is_apart = takers.are_apart and by_domain.keys().isdisjoint(takers.domains)
     if (is_one_domain and num_takers <= num_holders) or (is_apart and direct[0] == direct[1]):
         return make_plain_delivery(shape, num_takers, num_holders, itemsize)
-    lines: list[_Line] = []
+    lines: list[Line] = []
     far: list[tuple[int, ...]] = []
     for domain, members in zip(takers.domains, takers.groups, strict=True):
         own = by_domain.get(domain)
@@ -370,40 +327,10 @@ def make_delivery(
             far.append(members)
         elif len(members) > len(own):
             # Each holder would send more than a taker receives; so they send one copy.
-            lines.append(_make_line(shape, own, (members,), itemsize, (1, 1)))
+            lines.append(make_line(shape, own, (members,), itemsize, (1, 1)))
         else:
-            lines.append(_make_line(shape, own, tuple([(m,) for m in members]), itemsize, (1, 1)))
+            lines.append(make_line(shape, own, tuple([(m,) for m in members]), itemsize, (1, 1)))
     if far:
         everyone = tuple(range(num_holders))
-        lines.append(_make_line(shape, everyone, tuple(far), itemsize, direct))
+        lines.append(make_line(shape, everyone, tuple(far), itemsize, direct))
     return _DomainDelivery(tuple(lines), math.lcm(*[line.period for line in lines]))
-
-
-def _make_line(
-    shape: tuple[int, ...],
-    holders: tuple[int, ...],
-    groups: tuple[tuple[int, ...], ...],
-    itemsize: int,
-    direct: tuple[int, int],
-) -> _Line:
-    lanes = _make_lanes(shape, len(groups), itemsize, direct)
-    left_out = lanes[-1].stop - lanes[0].stop
-    striping = make_striping(shape, lanes[0].num_direct, len(holders), itemsize, left_out=left_out)
-    most = max(1, min(math.prod(shape) * itemsize // MIN_STRIPE_BYTES, striping.length))
-    num_stripes = tuple([min(most, len(members)) for members in groups])
-    return _Line(holders, striping, lanes, groups, num_stripes)
-
-
-def _make_lanes(
-    shape: tuple[int, ...], num_far: int, itemsize: int, direct: tuple[int, int]
-) -> tuple[_Lane, ...]:
-    """Returns one lane, or two of which the second serves one far domain less."""
-    _, length = striped_dim(shape)
-    whole, rest = divmod(num_far * direct[0], direct[1])
-    per_index = math.prod(shape) // length * itemsize
-    smallest = -(-MIN_STRIPE_BYTES // per_index)
-    first = length * rest // direct[1]
-    if whole and smallest <= first <= length - smallest:
-        return _Lane(0, first, whole + 1), _Lane(first, length, whole)
-    # What is too small for two lanes goes to the nearest number of domains.
-    return (_Lane(0, length, max(1, whole + (2 * rest >= direct[1]))),)

@@ -16,10 +16,15 @@ LAYERS = {
         "form", "tensor_spec", "forms", "patterns", "transfer", "legs", "topology", "padding",
     },
     "planning": {
-        "logical_space", "matching", "holders", "delivery", "places", "grid", "sweep",
+        "logical_space", "matching", "holders", "lines", "delivery", "places", "grid", "sweep",
         "geometry_plan", "planner", "reference_planner", "schedule", "spec_codec", "spec_merge",
         "box_sets", "shipment", "loads", "needs", "floor",
         "plan_text", "plan",
+    },
+    "models": {
+        "sharding_rules", "parameter", "model", "model_file", "config_shapes", "json_file",
+        "safetensors_header", "checkpoint", "model_reader", "stage_layouts", "parallelism",
+        "scaled_model",
     },
     "memory and border": {
         "buffers", "overlap", "_native", "_native_bindings", "fingerprint", "program_table",
@@ -35,7 +40,9 @@ LAYERS = {
     "package": {"reshard"},
 }  # fmt: skip
 
-PURE = LAYERS["values"] | LAYERS["planning"]
+# Of the models' layer, what reads files is not pure.
+READERS = {"json_file", "safetensors_header", "checkpoint", "model_reader"}
+PURE = LAYERS["values"] | LAYERS["planning"] | (LAYERS["models"] - READERS)
 
 # What planning must not depend on: other processes, time, the environment, randomness.
 IMPURE = {

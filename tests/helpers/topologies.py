@@ -20,8 +20,8 @@ from reshard import (
     Mesh,
     Replicate,
     SegmentedLayout,
-    delivery,
     holders,
+    lines,
 )
 from reshard.topology import Topology
 
@@ -34,7 +34,7 @@ _MAX_DOMAINS = 6
 def min_stripe_bytes(nbytes: int) -> Iterator[None]:
     """Lets boxes be cut into stripes of this size or more, where ranks are planned inside."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (holders, delivery):
+        for module in (holders, lines):
             patch.setattr(module, "MIN_STRIPE_BYTES", nbytes)
         yield
 
