@@ -39,6 +39,7 @@ from reshard.reference_planner import reference_transfers
 from reshard.schedule import DEFAULT_STAGING_BYTES
 from reshard.segmented_layout import SegmentedLayout
 from reshard.tensor_spec import Padding, Part, TensorSpec
+from reshard.topology import Topology
 from reshard.transfer import Transfer
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ __all__ = [
     "Shard",
     "Source",
     "TensorSpec",
+    "Topology",
     "Transfer",
     "TransferTimeout",
     "TransportError",

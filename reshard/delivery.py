@@ -15,8 +15,9 @@ and has received that part at a hop before h.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 from reshard.holders import Striping, make_striping, turn_of
@@ -85,11 +86,13 @@ class Delivery:
     Attributes:
         striping: how the copies that holders send are shared out; all others cut the same dim.
         period: rotations that differ by it give the same parts.
+        num_hops: how many transfers, one after the other, bring it to the last taker.
     """
 
-    def __init__(self, striping: Striping, period: int) -> None:
+    def __init__(self, striping: Striping, period: int, num_hops: int) -> None:
         self.striping = striping
         self.period = period
+        self.num_hops = num_hops
         self._based: dict[int, Delivery] = {}
         self._turned: dict[int, Delivery] = {}
         self._sent: dict[int, list[Part]] = {}
@@ -152,7 +155,7 @@ class _PlainDelivery(Delivery):
     """
 
     def __init__(self, striping: Striping) -> None:
-        super().__init__(striping, striping.period)
+        super().__init__(striping, striping.period, 1)
 
     def _moved(self, turn: int, rotation: int) -> Delivery:
         return _PlainDelivery(self.striping.based(turn).turned(rotation))
@@ -167,8 +170,26 @@ class _PlainDelivery(Delivery):
         return []
 
 
+class _Inflow(NamedTuple):
+    """Indices `start` to `stop` that one of a group receives from outside, at a hop.
+
+    Attributes:
+        taker: who receives them, for the whole group.
+        peer: index of a holder at hop 0, of a taker of another group after that.
+    """
+
+    taker: int
+    peer: int
+    start: int
+    stop: int
+    hop: int
+
+
 class _DomainDelivery(Delivery):
     """The box goes to several domains, or is exchanged in one, by some turn and rotation.
+
+    What flows into a group goes on in the same pieces, so that whoever sends it on is never ahead
+    of what it has received (`reshard.rounds`).
 
     Args:
         lines: how all takers get it.
@@ -179,7 +200,7 @@ class _DomainDelivery(Delivery):
     def __init__(
         self, lines: tuple[Line, ...], period: int, *, turn: int = 0, rotation: int = 0
     ) -> None:
-        super().__init__(lines[0].striping, period)
+        super().__init__(lines[0].striping, period, max([line.num_hops for line in lines]))
         self._lines, self._turn, self._rotation = lines, turn, rotation
         self._stripings = [line.striping.based(turn).turned(rotation) for line in lines]
         self._places = {
@@ -188,7 +209,7 @@ class _DomainDelivery(Delivery):
             for place, members in enumerate(line.groups)
             for taker in members
         }
-        self._cuts: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+        self._inflows: dict[tuple[int, int], list[_Inflow]] = {}
 
     def _moved(self, turn: int, rotation: int) -> Delivery:
         return _DomainDelivery(
@@ -203,83 +224,74 @@ class _DomainDelivery(Delivery):
         for number, line in enumerate(self._lines):
             if holder in line.holders:
                 striping = self._stripings[number]
-                for place, start, stop in striping.shares_of_holder(line.holders.index(holder)):
-                    parts += _meeting(self._cut(number, place), start, stop, 0)
+                shares = striping.shares_of_holder(line.holders.index(holder))
+                for place in dict.fromkeys([share.peer for share in shares]):
+                    parts += [
+                        Part(each.taker, each.start, each.stop, 0)
+                        for each in self._inflow(number, place)
+                        if each.hop == 0 and each.peer == holder
+                    ]
         return parts
 
     def _find_received(self, taker: int) -> list[Part]:
-        number, place = self._places[taker]
-        line = self._lines[number]
-        parts: list[Part] = []
-        for member, first, last in self._cut(number, place):
-            for lane in line.lanes:
-                start, stop = max(first, lane.start), min(last, lane.stop)
-                hop = place // lane.num_direct
-                if start >= stop:
-                    continue
-                if member != taker:
-                    parts.append(Part(member, start, stop, hop + 1))
-                elif hop:
-                    parent = self._cut(number, place - lane.num_direct)
-                    parts += _meeting(parent, start, stop, hop)
-                else:
-                    shares = self._stripings[number].shares_of_copy(place)
-                    from_holders = [(line.holders[peer], a, b) for peer, a, b in shares]
-                    parts += _meeting(from_holders, start, stop, 0)
-        return _joined(parts, line)
+        return [
+            Part(peer, start, stop, hop) if first == taker else Part(first, start, stop, hop + 1)
+            for first, peer, start, stop, hop in self._inflow(*self._places[taker])
+        ]
 
     def _find_forwarded(self, taker: int) -> list[Part]:
         number, place = self._places[taker]
         line = self._lines[number]
         others = [each for each in line.groups[place] if each != taker]
-        parts: list[Part] = []
-        for member, first, last in self._cut(number, place):
-            for lane in line.lanes if member == taker else ():
-                start, stop = max(first, lane.start), min(last, lane.stop)
-                if start >= stop:
-                    continue
-                hop, child = place // lane.num_direct + 1, place + lane.num_direct
-                parts += [Part(other, start, stop, hop) for other in others]
-                if child < len(line.groups):
-                    parts += _meeting(self._cut(number, child), start, stop, hop)
-        return _joined(parts, line)
+        parts = [
+            Part(other, each.start, each.stop, each.hop + 1)
+            for each in self._inflow(number, place)
+            if each.taker == taker
+            for other in others
+        ]
+        for child in line.children(place):
+            parts += [
+                Part(each.taker, each.start, each.stop, each.hop)
+                for each in self._inflow(number, child)
+                if each.hop and each.peer == taker
+            ]
+        return parts
 
-    def _cut(self, number: int, place: int) -> list[tuple[int, int, int]]:
-        """Returns (who receives it from outside, start, stop) of each stripe of a group."""
-        found = self._cuts.get((number, place))
+    def _inflow(self, number: int, place: int) -> list[_Inflow]:
+        """Returns what the group at a place of a line receives from outside, in order."""
+        found = self._inflows.get((number, place))
         if found is None:
-            line = self._lines[number]
-            found = self._find_cut(line.groups[place], line.num_stripes[place])
-            self._cuts[number, place] = found
+            found = self._inflows[number, place] = list(self._find_inflow(number, place))
         return found
 
-    def _find_cut(self, members: tuple[int, ...], number: int) -> list[tuple[int, int, int]]:
-        size, length = len(members), self.striping.length
+    def _find_inflow(self, number: int, place: int) -> Iterator[_Inflow]:
+        line = self._lines[number]
+        stripes = self._stripes(line, place)
+        edges = line.relay_edges()
+        for start, stop, parent in line.origins(place):
+            if parent is None:
+                shares = self._stripings[number].shares_of_copy(place)
+                given = [(line.holders[holder], a, b, 0) for holder, a, b in shares]
+            else:
+                flows = self._inflow(number, parent)
+                given = [(each.taker, each.start, each.stop, each.hop + 1) for each in flows]
+            for taker, first, last in stripes:
+                for peer, a, b, hop in given:
+                    low, high = max(first, start, a), min(last, stop, b)
+                    if low < high:
+                        inside = [edge for edge in edges if low < edge < high]
+                        for bounds in pairwise((low, *inside, high)):
+                            yield _Inflow(taker, peer, *bounds, hop)
+
+    def _stripes(self, line: Line, place: int) -> list[tuple[int, int, int]]:
+        """Returns (who receives it from outside, start, stop) of each stripe of a group."""
+        members, edges = line.groups[place], line.stripe_edges(place)
+        size, number = len(members), len(edges) - 1
         turn = self._turn + turn_of(self._rotation, size) if number < size else 0
-        edges = [-(-index * length // number) for index in range(number + 1)]
         return [
-            (members[(index + turn) % size], edges[index], edges[index + 1])
-            for index in range(number)
+            (members[(index + turn) % size], start, stop)
+            for index, (start, stop) in enumerate(pairwise(edges))
         ]
-
-
-def _joined(parts: list[Part], line: Line) -> list[Part]:
-    """Returns the parts without the cuts between lanes that change nothing."""
-    if len(line.lanes) < 2:
-        return parts
-    joined: dict[tuple[int, int, int], Part] = {}
-    for part in parts:
-        before = joined.pop((part.peer, part.hop, part.start), None)
-        whole = part if before is None else part._replace(start=before.start)
-        joined[part.peer, part.hop, part.stop] = whole
-    return list(joined.values())
-
-
-def _meeting(cut: Sequence[tuple[int, int, int]], start: int, stop: int, hop: int) -> list[Part]:
-    """Returns the parts of a cut line that lie between two bounds."""
-    return [
-        Part(peer, max(a, start), min(b, stop), hop) for peer, a, b in cut if a < stop and start < b
-    ]
 
 
 def make_plain_delivery(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
 
@@ -34,6 +35,11 @@ class Leg(NamedTuple):
     stop: tuple[int, ...]
     hop: int = 0
     src_copy: int = 0
+
+    @property
+    def num_elements(self) -> int:
+        """Elements of the box."""
+        return math.prod([b - a for a, b in zip(self.start, self.stop, strict=True)])
 
 
 class Taken(NamedTuple):

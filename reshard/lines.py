@@ -46,6 +46,45 @@ class Line(NamedTuple):
             periods.add(period_of(len(members)) if number < len(members) else 1)
         return math.lcm(*periods)
 
+    @property
+    def num_hops(self) -> int:
+        """How many transfers, one after the other, bring it to the last taker."""
+        return 1 + max(
+            place // lane.num_direct + (len(members) > 1)
+            for place, members in enumerate(self.groups)
+            for lane in self.lanes
+        )
+
+    def stripe_edges(self, place: int) -> list[int]:
+        """Returns the bounds of the stripes of a group, first and last included."""
+        number, length = self.num_stripes[place], self.striping.length
+        return [-(-index * length // number) for index in range(number + 1)]
+
+    def relay_edges(self) -> list[int]:
+        """Returns the indices at which a group that gets something from another one may cut it.
+
+        Pieces are cut there on the whole way, so that all that is passed on is a whole piece.
+        """
+        edges = {lane.start for lane in self.lanes}
+        for place in range(min(lane.num_direct for lane in self.lanes), len(self.groups)):
+            edges.update(self.stripe_edges(place))
+        return sorted(edges) if len(edges) > 1 else []
+
+    def origins(self, place: int) -> list[tuple[int, int, int | None]]:
+        """Returns (start, stop, place that they come from) of the indices of a group.
+
+        The place is None for what holders send.
+        """
+        parents = [None if place < n else place - n for _, _, n in self.lanes]
+        if len(set(parents)) == 1:
+            return [(self.lanes[0].start, self.lanes[-1].stop, parents[0])]
+        return [(a, b, each) for (a, b, _), each in zip(self.lanes, parents, strict=True)]
+
+    def children(self, place: int) -> list[int]:
+        """Returns the places that get something from a group."""
+        places = {place + lane.num_direct for lane in self.lanes}
+        return [child for child in sorted(places) if child < len(self.groups)]
+
 
 def make_line(
     shape: tuple[int, ...],

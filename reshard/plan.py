@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
+from reshard.cluster_view import ClusterView, make_view
 from reshard.errors import PlanError
 from reshard.matching import Casts, TensorPair, match
 from reshard.plan_text import describe, explain
@@ -83,16 +84,20 @@ class Plan:
             plan = self._rank_plans[rank] = self._planner.plan_rank(rank)
         return plan
 
-    @cached_property
+    @property
     def num_hops(self) -> int:
         """How many steps there are, one after the other; 1 where nobody passes anything on."""
-        hops = {
-            leg.hop
-            for rank in (self.dst_ranks if self.topology is not None else ())
-            for legs in {id(each): each for _, each, _ in self.rank_plan(rank).arrivals}.values()
-            for leg in legs
-        }
-        return 1 + max(hops, default=0)
+        return self._planner.num_hops if self.topology is not None else 1
+
+    @cached_property
+    def view(self) -> ClusterView:
+        """Loads, floor and predicted times of the whole cluster.
+
+        Raises:
+            PlanError: if the plan has no topology; if a source layout does not hold what a
+                destination stores; if the staging budget is too small.
+        """
+        return make_view(self, self._planner)
 
     def sends(self, rank: int) -> list[Transfer]:
         """Returns what a rank sends, copies within the rank included."""
@@ -123,7 +128,7 @@ class Plan:
         """
         streams: Counter[tuple[int, int]] = Counter()
         for rank in self.dst_ranks if ranks is None else ranks:
-            for pair, count, src_rank, volume, hop in self.rank_plan(rank).volumes_in():
+            for pair, count, src_rank, volume, hop in self.rank_plan(rank).volumes_in(self.pairs):
                 if src_rank != rank:
                     nbytes = count * volume * self.pairs[pair].dtype_at(hop).itemsize
                     streams[src_rank, rank] += nbytes

@@ -10,6 +10,7 @@ from reshard.logical_space import Side, pieces_of_rank
 from reshard.transfer import Transfer
 
 if TYPE_CHECKING:
+    from reshard.cluster_view import ClusterView
     from reshard.plan import Plan
 
 __all__ = ["describe", "explain", "format_bytes"]
@@ -32,7 +33,7 @@ def describe(plan: Plan) -> str:
     local = 0
     per_geometry: dict[int, list[int]] = {}
     for rank in plan.dst_ranks:
-        for number, count, src_rank, volume, hop in plan.rank_plan(rank).volumes_in():
+        for number, count, src_rank, volume, hop in plan.rank_plan(rank).volumes_in(plan.pairs):
             pair = plan.pairs[number]
             nbytes = count * volume * pair.dtype_at(hop).itemsize
             entry = per_geometry.setdefault(id(pair.geometry), [0, 0])
@@ -60,9 +61,24 @@ def describe(plan: Plan) -> str:
         f"schedule: {schedule.num_rounds} rounds of {format_bytes(schedule.chunk_bytes)} "
         f"per stream, {format_bytes(schedule.staging_bytes)} staging on the busiest rank "
         f"(budget {format_bytes(plan.staging_bytes)})",
+        *(_view_lines(plan.view) if plan.topology is not None else []),
         f"digest {plan.digest[:16]}",
     ]
     return "\n".join(lines)
+
+
+def _view_lines(view: ClusterView) -> list[str]:
+    """Returns what the topology says: bytes between domains, the limit, the prediction."""
+    floor, prediction = view.floor, view.prediction
+    return [
+        f"{view.topology.name}: {format_bytes(view.loads.crossing)} into domains "
+        f"({format_bytes(floor.crossing)} at least), {view.num_hops} hops",
+        f"floor {floor.seconds:.4g} s ({floor.reason}); busiest {view.busiest}, "
+        f"{view.busy_seconds:.4g} s",
+        f"predicted {prediction.seconds:.4g} s, {view.share_of_floor:.1%} of the floor, in "
+        f"{prediction.num_slots} slots; holders alone {view.direct.seconds:.4g} s, gather and "
+        f"broadcast {view.gather_and_broadcast_seconds:.4g} s",
+    ]
 
 
 def _geometry_lines(plan: Plan, per_geometry: dict[int, list[int]]) -> list[str]:

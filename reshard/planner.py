@@ -10,6 +10,8 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 from reshard.box_sets import some_meet
 from reshard.errors import PlanError
@@ -22,11 +24,29 @@ from reshard.places import PlaceTable
 from reshard.topology import Topology
 from reshard.transfer import BoxKey, Transfer
 
-__all__ = ["Kind", "Planner", "RankPlan"]
+__all__ = ["Kind", "PairLegs", "Planner", "RankPlan", "Volume"]
 
 Ranks = tuple[int, ...]
 Legs = tuple[Leg, ...]
 PairLegs = tuple[int, Legs, tuple[int, ...]]
+
+
+class Volume(NamedTuple):
+    """What one leg moves, for all pairs that share it.
+
+    Attributes:
+        pair: number of the first of the pairs.
+        num_pairs: how many pairs.
+        peer: rank of the other end.
+        num_elements: of one pair.
+        hop: as in `Leg`.
+    """
+
+    pair: int
+    num_pairs: int
+    peer: int
+    num_elements: int
+    hop: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +68,19 @@ class RankPlan:
     arrivals: tuple[PairLegs, ...] = ()
     forwards: tuple[PairLegs, ...] = ()
 
+    @property
+    def messages(self) -> set[tuple[int, int, bool]]:
+        """(peer, hop, whether it is sent) of all streams from and to other ranks."""
+        found = set()
+        for is_sent, entries in (
+            (True, (*self.sends, *self.forwards)),
+            (False, (*self.receives, *self.arrivals)),
+        ):
+            distinct = {(id(legs), id(ranks)): (legs, ranks) for _, legs, ranks in entries}
+            for legs, ranks in distinct.values():
+                found.update([(ranks[leg.peer], leg.hop, is_sent) for leg in legs])
+        return {each for each in found if each[0] != self.rank}
+
     def transfers_out(self) -> Iterator[Transfer]:
         """Yields every send, copies within the rank included."""
         for pair, legs, ranks in (*self.sends, *self.forwards):
@@ -60,18 +93,31 @@ class RankPlan:
             for start, copy, peer, stop, hop, src_copy in legs:
                 yield Transfer(pair, ranks[peer], self.rank, start, stop, copy, hop, src_copy)
 
-    def volumes_in(self) -> Iterator[tuple[int, int, int, int, int]]:
-        """Yields (pair number, number of pairs, sender, elements of one, hop) per receive.
+    def volumes_in(self, pairs: Sequence[TensorPair]) -> Iterator[Volume]:
+        """Yields what is received, copies within the rank included.
 
-        Pairs that share their legs come as one, under the number of the first of them, so that sums
-        over a model cost as much as its distinct geometries.
+        Args:
+            pairs: all pairs of the plan.
         """
-        every = (*self.receives, *self.arrivals)
-        alike = Counter((id(legs), id(ranks)) for _, legs, ranks in every)
-        for pair, legs, ranks in every:
-            count = alike.pop((id(legs), id(ranks)), 0)
-            for start, _, peer, stop, hop, _ in legs if count else ():
-                yield pair, count, ranks[peer], _volume_between(start, stop), hop
+        yield from _volumes((*self.receives, *self.arrivals), pairs)
+
+    def volumes_out(self, pairs: Sequence[TensorPair]) -> Iterator[Volume]:
+        """Yields what is sent, copies within the rank included."""
+        yield from _volumes((*self.sends, *self.forwards), pairs)
+
+
+def _volumes(entries: Sequence[PairLegs], pairs: Sequence[TensorPair]) -> Iterator[Volume]:
+    """Yields a volume per leg of each distinct tuple of legs.
+
+    Pairs that share their legs come as one, under the number of the first of them, so that sums
+    over a model cost as much as its distinct geometries.
+    """
+    keys = [(id(legs), id(ranks), pairs[n].dtype_at(1).itemsize) for n, legs, ranks in entries]
+    alike = Counter(keys)
+    for key, (number, legs, ranks) in zip(keys, entries, strict=True):
+        count = alike.pop(key, 0)
+        for start, _, peer, stop, hop, _ in legs if count else ():
+            yield Volume(number, count, ranks[peer], _volume_between(start, stop), hop)
 
 
 def _volume_between(start: tuple[int, ...], stop: tuple[int, ...]) -> int:
@@ -134,6 +180,18 @@ class Planner:
         """Ranks of both sides, ascending."""
         layouts = {ranks for kind in self.kinds for ranks in (kind.src_ranks, kind.dst_ranks)}
         return tuple(sorted({rank for ranks in layouts for rank in ranks}))
+
+    @cached_property
+    def num_hops(self) -> int:
+        """How many steps there are, one after the other; 1 where nobody passes anything on."""
+        plans = {id(plan): plan for plan in map(self.plan_of, self.kinds)}
+        hops = [
+            shipment.delivery.num_hops
+            for plan in plans.values()
+            for shipment in plan.shipments()
+            if shipment.delivery is not None
+        ]
+        return max(hops, default=1)
 
     def plan_rank(self, rank: int) -> RankPlan:
         """Returns one rank's part of the plan.

@@ -18,7 +18,7 @@ LAYERS = {
     "planning": {
         "logical_space", "matching", "holders", "lines", "delivery", "places", "grid", "sweep",
         "geometry_plan", "planner", "reference_planner", "schedule", "spec_codec", "spec_merge",
-        "box_sets", "shipment", "loads", "needs", "floor",
+        "box_sets", "shipment", "loads", "needs", "floor", "rounds", "timing", "cluster_view",
         "plan_text", "plan",
     },
     "models": {

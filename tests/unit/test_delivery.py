@@ -161,6 +161,15 @@ def test_only_what_has_arrived_is_passed_on(case):
 
 
 @given(cases())
+def test_what_is_passed_on_goes_in_the_pieces_in_which_it_came(case):
+    """So a piece that is cut into rounds can go on round by round."""
+    for taker in range(len(case.takers)):
+        came = [(part.start, part.stop, part.hop) for part in case.delivery.received(taker)]
+        for part in case.delivery.forwarded(taker):
+            assert (part.start, part.stop, part.hop - 1) in came
+
+
+@given(cases())
 def test_holders_serve_the_direct_domains_and_each_of_them_one_line_of_relays(case):
     """Domain p of the far ones gets the box from domain p - num_direct, one hop later."""
     served = [
@@ -327,7 +336,11 @@ def test_within_one_domain_takers_exchange_what_fewer_holders_send_once():
     third, half = size // 3, size // 2
     assert delivery.sent(0) == [Part(0, 0, third, 0), Part(1, third, half, 0)]
     assert delivery.sent(1) == [Part(1, half, 2 * third, 0), Part(2, 2 * third, size, 0)]
-    assert delivery.forwarded(1) == [Part(0, third, 2 * third, 1), Part(2, third, 2 * third, 1)]
+    assert delivery.forwarded(1) == [
+        Part(peer, start, stop, 1)
+        for start, stop in ((third, half), (half, 2 * third))
+        for peer in (0, 2)
+    ]
 
 
 def test_ranks_that_are_domains_of_their_own_are_all_served_by_holders():
@@ -348,7 +361,8 @@ def test_a_relay_between_domains_of_several_ranks_goes_stripe_by_stripe():
     delivery = deliver((size,), (1, 1, 2, 2, 2), (0,), (1, 2))
     half, third = size // 2, size // 3
     assert delivery.forwarded(0) == [
-        Part(1, 0, half, 1),
+        Part(1, 0, third, 1),
+        Part(1, third, half, 1),
         Part(2, 0, third, 1),
         Part(3, third, half, 1),
     ]
@@ -375,7 +389,7 @@ def test_holders_that_can_serve_a_domain_and_a_half_leave_half_of_the_second_to_
     size = 1 << 20
     half = size // 2
     delivery = deliver((size,), (1, 2), (0,), (3, 4))
-    assert delivery.sent(0) == [Part(0, 0, size, 0), Part(1, 0, half, 0)]
+    assert delivery.sent(0) == [Part(0, 0, half, 0), Part(0, half, size, 0), Part(1, 0, half, 0)]
     assert delivery.forwarded(0) == [Part(1, half, size, 1)]
     assert delivery.received(1) == [Part(0, 0, half, 0), Part(0, half, size, 1)]
 

@@ -1,0 +1,145 @@
+"""A model of how long a refit takes: bandwidths, a cost per round, a cost per message.
+
+Links of a rank and cards of its host work side by side, rounds overlap, and messages of the next
+round are posted while bytes of this one are under way. So a refit takes as long as its busiest link
+is busy or its messages take to post, plus the slots in which the first rounds have not yet come and
+the last ones are passed on, plus what each slot costs by itself. One `Platform` holds the
+constants; they are not fitted to single refits (docs/published_refits.md says where they are from).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from reshard.loads import Loads
+from reshard.topology import Topology
+
+__all__ = ["Platform", "Prediction", "busiest_link", "predict", "predict_gather_and_broadcast"]
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """What is known of a kind of machine besides its topology.
+
+    Attributes:
+        name: of the kind.
+        network_share: part of a card's rate that large messages reach.
+        link_share: the same for links inside a domain.
+        slot_seconds: what a slot costs besides its bytes: launch, latency, waiting for peers.
+        message_seconds: what posting one message takes.
+        gathered_bytes_per_second: at which gather-and-broadcast goes through a model's bytes, from
+            the trainer's shards to loaded tensors, whatever the number of ranks.
+    """
+
+    name: str
+    network_share: float
+    link_share: float
+    slot_seconds: float
+    message_seconds: float
+    gathered_bytes_per_second: float
+
+    @classmethod
+    def of(cls, topology: Topology) -> Self:
+        """Returns the constants of a topology's kind, by its name; those of H100 hosts if new."""
+        return cls(topology.name, *_CONSTANTS.get(topology.name, _CONSTANTS["dgx-h100"]))
+
+
+_CONSTANTS = {
+    "dgx-h100": (0.94, 0.80, 15e-6, 0.5e-6, 81e9),
+    "gb200-nvl72": (0.94, 0.80, 15e-6, 0.5e-6, 172e9),
+    "one-host": (1.0, 1.0, 20e-6, 2e-6, 2e9),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """How long a refit takes, by the model.
+
+    Attributes:
+        seconds: all together.
+        busy_seconds: of these, what the busiest link needs for its bytes, or the busiest rank to
+            post its messages.
+        busiest: which of them that is.
+        fill_seconds: until the first rounds have come and the last ones have been passed on.
+        slot_seconds: what slots cost besides.
+        num_rounds, num_slots: of the schedule; a slot is the time of a round.
+    """
+
+    seconds: float
+    busy_seconds: float
+    busiest: str
+    fill_seconds: float
+    slot_seconds: float
+    num_rounds: int
+    num_slots: int
+
+    def share_of(self, floor_seconds: float) -> float:
+        """Returns the floor divided by the predicted time; 1.0 is the limit."""
+        return floor_seconds / self.seconds if self.seconds else 1.0
+
+
+def busiest_link(
+    loads: Loads, topology: Topology, platform: Platform | None = None
+) -> tuple[float, str]:
+    """Returns how long the busiest link is busy, in seconds, and its name.
+
+    Each rank uses its own share of its host's cards.
+
+    Args:
+        loads: of all ranks.
+        topology: where the ranks are.
+        platform: whose shares of the rates are reached; None means the rates of the topology.
+    """
+    network_share = 1.0 if platform is None else platform.network_share
+    link = topology.link_bytes_per_second * (1.0 if platform is None else platform.link_share)
+    slowest = 0.0, "nothing moves between ranks"
+    for index, rank in enumerate(loads.ranks):
+        card = topology.network_rate((rank,)) * network_share
+        for nbytes, rate, name in (
+            (loads.network_sent[index], card, "card out of"),
+            (loads.network_received[index], card, "card into"),
+            (loads.link_sent[index], link, "link out of"),
+            (loads.link_received[index], link, "link into"),
+        ):
+            if nbytes / rate > slowest[0]:
+                slowest = nbytes / rate, f"{name} rank {rank}"
+    return slowest
+
+
+def predict(
+    loads: Loads,
+    topology: Topology,
+    platform: Platform,
+    *,
+    num_rounds: int,
+    num_hops: int,
+    num_messages: int,
+) -> Prediction:
+    """Returns the predicted time of a plan.
+
+    Args:
+        loads: of all ranks.
+        topology: where the ranks are.
+        platform: the constants.
+        num_rounds, num_hops: of the schedule.
+        num_messages: that the busiest rank sends and receives in a round, at most.
+    """
+    busy, busiest = busiest_link(loads, topology, platform)
+    posting = num_rounds * num_messages * platform.message_seconds
+    if posting > busy:
+        busy, busiest = posting, "posting messages"
+    num_slots = num_rounds + num_hops - 1
+    fill = busy * (num_hops - 1) / num_rounds
+    slots = num_slots * platform.slot_seconds
+    return Prediction(busy + fill + slots, busy, busiest, fill, slots, num_rounds, num_slots)
+
+
+def predict_gather_and_broadcast(nbytes: int, platform: Platform) -> float:
+    """Returns the predicted seconds of the conventional way.
+
+    Args:
+        nbytes: of all parameters, once.
+        platform: the constants.
+    """
+    return nbytes / platform.gathered_bytes_per_second

@@ -1,0 +1,166 @@
+"""Laws of rounds: everything moves once, nothing moves before it has come, memory stays bounded."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+
+import numpy as np
+import pytest
+from helpers.topologies import min_stripe_bytes, placed_problems
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reshard import Layout, Mesh, PlanError, Replicate, Shard, TensorSpec, make_plan
+from reshard.rounds import MAX_GROUP_OPERATIONS, Pace, Rounds, agreed, pace_of, spans_of
+from reshard.topology import Topology
+
+R = Replicate()
+
+
+def elements_of(plan, transfer):
+    space = plan.pairs[transfer.pair].geometry.space
+    axes = [
+        np.arange(a, b) * stride
+        for a, b, stride in zip(transfer.start, transfer.stop, space.index_strides, strict=True)
+    ]
+    total = np.zeros((), np.int64)
+    for axis in axes:
+        total = np.add.outer(total, axis)
+    return total.reshape(-1).tolist()
+
+
+def run(plan, rounds):
+    """Moves elements slot by slot; returns how often each was written."""
+    arrived = defaultdict(set)
+    written = Counter()
+    transfers = [(transfer, elements_of(plan, transfer)) for transfer in plan.transfers()]
+    for slot in range(rounds.num_slots):
+        moved = []
+        for transfer, elements in transfers:
+            start, stop = rounds.chunk(transfer.pair, len(elements), transfer.hop, slot)
+            if start == stop:
+                continue
+            assert slot in rounds.slots(transfer.pair, transfer.hop)
+            chunk = elements[start:stop]
+            place = transfer.pair, transfer.src_rank, transfer.src_copy
+            if transfer.hop:
+                assert arrived[place].issuperset(chunk), (transfer, slot)
+            moved.append(((transfer.pair, transfer.dst_rank, transfer.copy), chunk))
+        for place, chunk in moved:
+            arrived[place].update(chunk)
+            written.update((place, element) for element in chunk)
+    return written
+
+
+@given(placed_problems(), st.integers(1, 9))
+def test_what_is_passed_on_came_in_a_slot_before(placed, num_rounds):
+    problem = placed.problem
+    with min_stripe_bytes(placed.stripe_bytes):
+        plan = make_plan(problem.src, problem.dst, topology=placed.topology)
+        rounds = Rounds(Pace(num_rounds, 1), plan.num_hops, tuple(spans_of(plan.pairs)))
+        written = run(plan, rounds)
+        expected = Counter(
+            ((t.pair, t.dst_rank, t.copy), element)
+            for t in plan.transfers()
+            for element in elements_of(plan, t)
+        )
+    assert written == expected
+
+
+def stacks(num_layers, shape, src, dst, topology, dtype="bfloat16"):
+    shapes = [shape if i % 3 else shape[:1] for i in range(num_layers)]
+
+    def specs(layout):
+        return [
+            TensorSpec(f"w{i}", each, dtype, layout if len(each) > 1 else whole(layout))
+            for i, each in enumerate(shapes)
+        ]
+
+    return make_plan(specs(src), specs(dst), topology=topology)
+
+
+def whole(layout):
+    return Layout.replicated(layout.mesh)
+
+
+@settings(max_examples=20)
+@given(
+    st.integers(1, 12),
+    st.sampled_from(((256, 128), (300, 77))),
+    st.sampled_from((48 << 10, 96 << 10, 1 << 20)),
+)
+def test_two_rounds_fit_the_budget_on_every_rank(num_layers, shape, staging_bytes):
+    topology = Topology.gb200_nvl72(16, ranks_per_domain=4)
+    src = Layout(Mesh.of(dp=2, fsdp=4), (R, Shard(0)))
+    dst = Layout(Mesh.of(dp=4, tp=2), (R, Shard(1))).shifted(8)
+    with min_stripe_bytes(1 << 10):
+        plan = stacks(num_layers, shape, src, dst, topology)
+        spans = spans_of(plan.pairs)
+        pace = agreed(
+            pace_of(plan.rank_plan(rank), plan.pairs, spans, staging_bytes) for rank in plan.ranks
+        )
+        rounds = Rounds(pace, plan.num_hops, tuple(spans))
+        held = Counter()
+        for transfer in plan.transfers():
+            if transfer.src_rank == transfer.dst_rank:
+                continue
+            itemsize = plan.nbytes(transfer) // transfer.num_elements
+            for number in range(pace.num_rounds):
+                slot = number + transfer.hop
+                a, b = rounds.chunk(transfer.pair, transfer.num_elements, transfer.hop, slot)
+                for rank in (transfer.src_rank, transfer.dst_rank):
+                    held[rank, number] += 2 * (b - a) * itemsize
+    assert max(held.values()) <= staging_bytes
+
+
+def test_spans_of_each_group_of_holders_fill_the_whole_time():
+    shape, dst = (64, 64), Layout.replicated(Mesh.of(dp=1))
+    stages = [Layout.replicated(Mesh(("dp",), (2,), (2 * i, 2 * i + 1))) for i in range(3)]
+    specs = [TensorSpec(f"w{i}", shape, "bfloat16", stages[i % 3]) for i in range(9)]
+    wanted = [TensorSpec(f"w{i}", shape, "bfloat16", dst.shifted(9)) for i in range(9)]
+    spans = spans_of(make_plan(specs, wanted).pairs)
+    for stage in range(3):
+        edges = [(span.start / span.total, span.stop / span.total) for span in spans[stage::3]]
+        assert [edge[0] for edge in edges[1:]] == [edge[1] for edge in edges[:-1]]
+        assert math.isclose(edges[0][0], 0)
+        assert math.isclose(edges[-1][1], 1)
+
+
+class _WithoutDelay(Rounds):
+    """Passes on in the very slot in which it comes: the negative control of `run`."""
+
+    def chunk(self, pair, num_elements, hop, slot):
+        del hop
+        return Rounds.chunk(self, pair, num_elements, 0, slot)
+
+
+def test_the_check_of_what_has_come_can_fail():
+    src = Layout.replicated(Mesh.of(dp=1))
+    dst = Layout.replicated(Mesh.of(dp=2)).shifted(1)
+    topology = Topology((0, 1, 1), (0, 1, 1), 1, 1.0, 1.0)
+    plan = stacks(2, (64, 64), src, dst, topology)
+    spans = tuple(spans_of(plan.pairs))
+    run(plan, Rounds(Pace(3, 1), plan.num_hops, spans))
+    with pytest.raises(AssertionError):
+        run(plan, _WithoutDelay(Pace(3, 1), plan.num_hops, spans))
+
+
+def test_a_budget_below_one_element_per_leg_is_refused():
+    src = Layout.replicated(Mesh.of(dp=1))
+    plan = stacks(2, (64, 64), src, Layout.replicated(Mesh.of(dp=2)).shifted(1), None)
+    with pytest.raises(PlanError, match=r"staging_bytes=16 is too small for the 2 peers of rank 0"):
+        pace_of(plan.rank_plan(0), plan.pairs, spans_of(plan.pairs), 16)
+
+
+def test_a_rank_of_many_peers_posts_in_groups():
+    num_ranks = 600
+    src = Layout(Mesh.of(fsdp=num_ranks), (Shard(0),))
+    specs = [TensorSpec("w", (num_ranks, 8), "float32", src)]
+    dst = Layout.replicated(Mesh.of(dp=1)).shifted(num_ranks)
+    plan = make_plan(specs, [TensorSpec("w", (num_ranks, 8), "float32", dst)])
+    pace = pace_of(plan.rank_plan(num_ranks), plan.pairs, spans_of(plan.pairs), 1 << 20)
+    rounds = Rounds(pace, 1, tuple(spans_of(plan.pairs)))
+    groups = Counter(rounds.group(rank, num_ranks) for rank in range(num_ranks))
+    assert pace.num_groups == 4
+    assert max(groups.values()) <= MAX_GROUP_OPERATIONS

@@ -1,0 +1,54 @@
+"""What a plan says about a whole cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+from reshard import Layout, Mesh, PlanError, Replicate, Shard, TensorSpec, Topology, make_plan
+
+R = Replicate()
+NUM_LAYERS = 8
+
+
+def plan_of(topology, dtype="bfloat16", staging_bytes=64 << 20):
+    src = Layout(Mesh.of(fsdp=8), (Shard(0),))
+    dst = Layout(Mesh.of(dp=2, tp=8), (R, Shard(1))).shifted(8)
+    sides = [
+        [TensorSpec(f"w{i}", (4096, 4096), dtype, layout) for i in range(NUM_LAYERS)]
+        for layout in (src, dst)
+    ]
+    return make_plan(*sides, topology=topology, staging_bytes=staging_bytes)
+
+
+def test_each_byte_enters_each_domain_once_and_cards_of_all_hosts_share_the_sending():
+    view = plan_of(Topology.dgx_h100(24)).view
+    nbytes = NUM_LAYERS * 4096 * 4096 * 2
+    assert view.floor.crossing == view.loads.crossing == 2 * nbytes
+    assert view.floor.seconds == nbytes / 400e9
+    # The trainer's domain would be busy twice as long if it served both domains itself.
+    assert view.busy_seconds <= 1.01 * view.floor.seconds
+    assert view.direct.busy_seconds > 1.9 * view.prediction.busy_seconds
+
+
+def test_a_prediction_is_never_below_the_floor():
+    view = plan_of(Topology.dgx_h100(24)).view
+    assert view.floor.seconds <= view.busy_seconds <= view.prediction.seconds
+    assert 0 < view.share_of_floor <= view.busy_share_of_floor <= 1
+
+
+def test_less_memory_for_chunks_takes_more_rounds():
+    few, many = (plan_of(Topology.dgx_h100(24), staging_bytes=n).view for n in (1 << 30, 1 << 20))
+    assert few.pace.num_rounds < many.pace.num_rounds
+    assert few.prediction.seconds < many.prediction.seconds
+
+
+def test_without_a_topology_there_is_no_time():
+    with pytest.raises(PlanError, match=r"Give make_plan\(..., topology=\)"):
+        _ = plan_of(None).view
+
+
+def test_a_plan_prints_its_floor_and_its_share():
+    text = plan_of(Topology.dgx_h100(24)).describe()
+    assert "dgx-h100: 512 MiB into domains (512 MiB at least), 2 hops" in text
+    assert "of the floor, in " in text
+    assert "dgx-h100" not in plan_of(None).describe()
