@@ -125,14 +125,19 @@ def lint(plan: Plan) -> list[Finding]:
 
 def _not_held(plan: Plan) -> Iterator[Finding]:
     """Every kind whose source layout lacks elements that a destination stores."""
+    first_names: dict[str, str] = {}
+    numbers: Counter[str] = Counter()
     for kind in plan._planner.kinds:
         try:
             plan._planner.plan_of(kind)
         except PlanError as error:
             name, message = _split(str(error))
-            more = len(kind.members) - 1
-            also = f" The same holds for {_count(more, 'tensor')} like it." if more else ""
-            yield Finding("error", "not-held", name, message + also)
+            first_names.setdefault(message, name)
+            numbers[message] += len(kind.members)
+    for message, name in first_names.items():
+        more = numbers[message] - 1
+        also = f" The same holds for {_count(more, 'tensor')} like it." if more else ""
+        yield Finding("error", "not-held", name, message + also)
 
 
 def _repeated(plan: Plan) -> Iterator[Finding]:
