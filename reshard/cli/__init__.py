@@ -15,7 +15,7 @@ from typing import Final
 
 from reshard.cli import diff, doctor, explain, lint, plan, simulate
 from reshard.cli.arguments import ArgumentParser
-from reshard.errors import ReshardError
+from reshard.errors import PlanError, ReshardError
 from reshard.versions import library_version
 
 __all__ = ["main"]
@@ -74,6 +74,17 @@ def _run(arguments: Sequence[str] | None) -> int:
     except (ReshardError, ImportError, MemoryError, OSError) as error:
         if isinstance(error, BrokenPipeError):
             raise
-        sys.stderr.write(f"reshard: {str(error) or type(error).__name__}\n")
+        sys.stderr.write(f"reshard: {_one_line(error)}\n")
         return _EXIT_UNUSABLE
     return code
+
+
+def _one_line(error: Exception) -> str:
+    """Returns the message of an error; of a list of problems, how many they are."""
+    text = str(error) or type(error).__name__
+    first, _, rest = text.partition("\n")
+    if not rest:
+        return text
+    if isinstance(error, PlanError):
+        return f"{first.rstrip(':')}. 'reshard lint' with the same arguments lists them."
+    return " ".join(text.split())

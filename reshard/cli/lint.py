@@ -51,19 +51,24 @@ def _find(request: Request) -> list[Finding]:
     unknown = {*sides.model.unknown_names, *sides.dst_model.unknown_names}
     names = [parameter.name for parameter in sides.model.parameters if parameter.name in unknown]
     findings = lint_specs(src, dst, casts=request.casts, allow_unmatched=request.allow_unmatched)
+    notes = dict.fromkeys((*sides.model.notes, *sides.dst_model.notes))
+    said = [Finding("note", "model", sides.model.name, note) for note in notes]
     if findings:
-        return [*findings, *lint_names(names)]
+        return [*findings, *lint_names(names), *said]
     plan, steps = request.plan(), Steps()
     with steps.step("planning and looking"):
         found = plan.lint()
     errors = [finding for finding in found if finding.severity == "error"]
-    return [*errors, *lint_names(names), *found[len(errors) :]]
+    return [*errors, *lint_names(names), *found[len(errors) :], *said]
 
 
 def _show(findings: list[Finding], counts: Counter[str]) -> None:
     if findings:
         show_table(
-            f"{counts['error']} errors, {counts['warning']} warnings, {counts['note']} notes",
+            ", ".join(
+                f"{counts[word]} {word}{'' if counts[word] == 1 else 's'}"
+                for word in ("error", "warning", "note")
+            ),
             ("severity", "code", "about", "what"),
             [
                 (finding.severity, finding.code, finding.subject or "the plan", finding.message)

@@ -77,6 +77,11 @@ def test_the_core_imports_no_framework(path):
         assert imported & {"numpy", "ml_dtypes"} == set()
 
 
+def test_only_the_command_line_draws_tables():
+    users = {path.parent.name for path in sources("reshard") if "rich" in top(imports_of(path))}
+    assert users == {"cli"}
+
+
 @pytest.mark.parametrize(
     ("package", "framework", "other"),
     [("reshard_torch", "torch", "jax"), ("reshard_jax", "jax", "torch")],

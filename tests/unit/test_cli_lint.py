@@ -40,6 +40,13 @@ def test_names_without_a_partner_are_all_listed(model, capsys, tmp_path):
     assert "model.layers.1.self_attn.o_proj.weight" in done.out
 
 
+def test_other_commands_count_them_in_one_line(model, capsys, tmp_path):
+    done = call(capsys, "plan", model, "--to-model", other_model(tmp_path))
+    assert done.code == 2
+    assert done.err.count("\n") == 1
+    assert "6 names pair up, 2 problems. 'reshard lint' with the same arguments" in done.err
+
+
 def test_document(model, capsys, tmp_path):
     done = call(capsys, "lint", model, "--to-model", other_model(tmp_path), "--json")
     document = done.document
@@ -71,6 +78,14 @@ def test_a_budget_that_is_too_small_is_an_error(model, capsys):
     done = call(capsys, "lint", model, "--staging", "1KiB", "--json")
     assert done.code == 1
     assert done.document["findings"][0]["code"] == "staging"
+
+
+def test_what_a_model_notes_is_said(capsys, tmp_path):
+    document = call(
+        capsys, "lint", write_model(tmp_path, notes=["sizes disagree"]), "--json"
+    ).document
+    (finding,) = [f for f in document["findings"] if f["code"] == "model"]
+    assert (finding["severity"], finding["message"]) == ("note", "sizes disagree")
 
 
 def test_nothing_found(capsys, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from helpers.checkpoints import write_checkpoint
 from helpers.command_line import call, write_model
 
 FIELDS = {
@@ -133,3 +134,14 @@ def test_explain_as_a_document(model, capsys):
         }
         assert move["peer"] in (2, 3)
         assert move["num_holders"] == 2
+
+
+@pytest.mark.parametrize("family", ["qwen3_moe", "deepseek_v3"])
+def test_checkpoints_by_index_and_by_folder(family, capsys, tmp_path):
+    index = write_checkpoint(tmp_path / "checkpoint", family)
+    arguments = ["--from", "ep2", "--to", "tp2", "--json"]
+    by_index = call(capsys, "plan", index, *arguments)
+    assert by_index.code == 0, by_index.err
+    assert by_index.document == call(capsys, "plan", index.parent, *arguments).document
+    stacked = call(capsys, "plan", index, "--experts", "stacked", *arguments).document
+    assert stacked["num_tensors"] < by_index.document["num_tensors"]
