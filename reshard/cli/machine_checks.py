@@ -77,8 +77,6 @@ def _python() -> Iterator[Check]:
 def _native() -> Iterator[Check]:
     version = library_version()
     yield Check("reshard", "reshard", f"{version} in {Path(__file__).resolve().parents[1]}")
-    spec = importlib.util.find_spec("reshard._native_bindings")
-    path = spec.origin if spec is not None else None
     try:
         from reshard import _native
     except NativeLibraryError as error:
@@ -86,17 +84,28 @@ def _native() -> Iterator[Check]:
         return
     found = _native.show_versions()
     native_version = found["native version"]
-    is_same = native_version == version or version == "not installed"
-    yield Check("reshard", "native library", path or "found nowhere", "ok" if path else "missing")
-    yield Check(
-        "reshard",
-        "native version",
-        native_version
-        if is_same
-        else f"{native_version}, but the Python side is {version}: install reshard anew",
-        "ok" if is_same else "error",
-    )
-    yield Check("reshard", "cpu features", found["cpu features"] or "none that are used")
+    yield Check("reshard", "native library", _loaded_file("libreshard") or "no file of its own")
+    if native_version == version or version == "not installed":
+        yield Check("reshard", "native version", native_version)
+    else:
+        other = f"{native_version}, but the Python side is {version}: install reshard anew"
+        yield Check("reshard", "native version", other, "error")
+    if _native.has_equal_structs():
+        yield Check("reshard", "native structs", "binding and library agree")
+    else:
+        other = "binding and library are of different builds: install reshard anew"
+        yield Check("reshard", "native structs", other, "error")
+    yield Check("reshard", "cpu features", found["cpu features"])
+
+
+def _loaded_file(stem: str) -> str | None:
+    """Returns which file a library of this process is from."""
+    try:
+        lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None  # only Linux says
+    paths = [line.split(maxsplit=5)[5] for line in lines if line.count("/")]
+    return next((path for path in paths if Path(path).name.startswith(stem)), None)
 
 
 def _package(name: str) -> Check:

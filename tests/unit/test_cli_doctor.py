@@ -51,6 +51,26 @@ def test_the_missing_native_library_is_told_from_the_import(monkeypatch):
     assert "cannot load the native library" in check.value
 
 
+def test_a_library_of_another_build_is_a_failure(capsys, monkeypatch):
+    monkeypatch.setattr("reshard._native.has_equal_structs", lambda: False)
+    done = call(capsys, "doctor")
+    assert done.code == 1
+    assert "binding and library are of different builds" in done.out
+
+
+def test_a_library_of_another_version_is_a_failure(capsys, monkeypatch):
+    monkeypatch.setattr(machine_checks, "library_version", lambda: "9.9.9")
+    done = call(capsys, "doctor")
+    assert done.code == 1
+    assert "but the Python side is 9.9.9" in done.out
+
+
+def test_the_file_of_the_native_library_is_named(capsys):
+    checks = {check["name"]: check for check in call(capsys, "doctor", "--json").document["checks"]}
+    assert "libreshard" in checks["native library"]["value"]
+    assert machine_checks._loaded_file("libnonesuch") is None
+
+
 def test_libraries_are_found_in_wheels_and_on_the_path(tmp_path, monkeypatch):
     folder = tmp_path / "nvidia" / "nccl" / "lib"
     folder.mkdir(parents=True)
