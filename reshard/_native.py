@@ -39,6 +39,7 @@ __all__ = [
     "RunStats",
     "check",
     "fingerprints",
+    "has_equal_structs",
     "is_abort",
     "show_versions",
 ]
@@ -419,3 +420,18 @@ def show_versions() -> dict[str, str]:
         "native version": _ffi.string(_lib.reshard_version()).decode(),
         "cpu features": _ffi.string(_lib.reshard_cpu_features()).decode(),
     }
+
+
+def has_equal_structs() -> bool:
+    """Says whether binding and library are of one build, by the sizes of all structs."""
+    count = _lib.reshard_abi_sizes(_ffi.NULL, 0)
+    sizes = _ffi.new("size_t[]", count)
+    _lib.reshard_abi_sizes(sizes, count)
+    structs = (
+        "reshard_program_tables",
+        "reshard_program_info",
+        "reshard_run_options",
+        "reshard_run_stats",
+        "reshard_shm_options",
+    )
+    return [_ffi.sizeof(name) for name in structs] == list(sizes)

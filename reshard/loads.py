@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -229,12 +230,15 @@ def _add_all(sums: Counter[int], ranks: tuple[int, ...], volumes: list[int], fac
                 sums[rank] += volume * factor
 
 
-def find_loads(planner: Planner, topology: Topology | None) -> Loads:
+def find_loads(
+    planner: Planner, topology: Topology | None, kinds: Iterable[Kind] | None = None
+) -> Loads:
     """Returns the loads of all ranks.
 
     Args:
         planner: of the plan.
         topology: decides which transfers stay in a domain; the planner may know another or none.
+        kinds: the planner's kinds of pairs to look at; None means all.
 
     Raises:
         PlanError: if a source layout does not hold what a destination wants.
@@ -242,7 +246,7 @@ def find_loads(planner: Planner, topology: Topology | None) -> Loads:
     places = PlaceTable(topology, planner.pairs)
     found: dict[tuple[int, int], _GeometryLoads] = {}
     total = _RankLoads(planner.ranks)
-    for kind in planner.kinds:
+    for kind in planner.kinds if kinds is None else kinds:
         number, where = places.of(kind.first)
         plan = planner.plan_of(kind)
         loads = found.get((id(plan), number))

@@ -18,7 +18,15 @@ from reshard.logical_space import LogicalSpace, Side, make_logical_space
 from reshard.patterns import patterns_of
 from reshard.tensor_spec import Part, TensorSpec
 
-__all__ = ["Casts", "Geometry", "TensorPair", "match", "read_casts"]
+__all__ = [
+    "Casts",
+    "Geometry",
+    "Matching",
+    "TensorPair",
+    "find_pairs",
+    "match",
+    "read_casts",
+]
 
 Casts = Iterable[tuple[DTypeLike, DTypeLike]]
 """Allowed conversions, (source dtype, destination dtype) each; dtypes as `DType.of` takes them."""
@@ -97,6 +105,25 @@ class TensorPair(NamedTuple):
         return self.dst.dtype if hop else self.wire_dtype
 
 
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """What pairs up and what does not.
+
+    Attributes:
+        pairs: in the order of the destination's specs and parts.
+        problems: what is wrong with single tensors: doubled, of another shape, without a cast rule.
+        uncovered: destination names that no source provides.
+        unused: source names that no destination takes.
+        missing_casts: rules that would let refused pairs through, in order of need.
+    """
+
+    pairs: list[TensorPair]
+    problems: list[str]
+    uncovered: list[str]
+    unused: list[str]
+    missing_casts: tuple[tuple[DType, DType], ...]
+
+
 def match(
     src_specs: Sequence[TensorSpec],
     dst_specs: Sequence[TensorSpec],
@@ -116,6 +143,46 @@ def match(
     Raises:
         PlanError: listing every name that does not pair up, is doubly matched, differs in canonical
             shape, or has no cast rule; if a side is not a list of specs.
+        LayoutError: if `casts` are not pairs. UnsupportedError: for a dtype of theirs.
+    """
+    found = find_pairs(
+        src_specs,
+        dst_specs,
+        casts=casts,
+        allow_unmatched=allow_unmatched,
+        allow_unused=allow_unused,
+    )
+    problems, uncovered, unused = found.problems, found.uncovered, found.unused
+    if not (problems or uncovered or unused or found.pairs):
+        problems = ["there is no tensor to move: source or destination gave no specs."]
+    if problems or uncovered or unused:
+        counts = f"source ({len(src_specs)} tensors) and destination ({len(dst_specs)} tensors)"
+        num_problems = len(problems) + len(uncovered) + len(unused)
+        kinds = (
+            problems,
+            [f"{name}: no source holds this destination tensor." for name in uncovered],
+            [f"{name}: no destination takes this source tensor." for name in unused],
+        )
+        raise PlanError(
+            f"{counts} do not fit; {len(found.pairs)} names pair up, {num_problems} problems:"
+            + "".join(map(_listed, kinds))
+            + _remedies(num_problems, found.missing_casts, unused, uncovered)
+        )
+    return found.pairs
+
+
+def find_pairs(
+    src_specs: Sequence[TensorSpec],
+    dst_specs: Sequence[TensorSpec],
+    *,
+    casts: Casts = (),
+    allow_unmatched: Iterable[str] = (),
+    allow_unused: Iterable[str] = (),
+) -> Matching:
+    """Returns what pairs up and, instead of raising, what does not; arguments as in `match`.
+
+    Raises:
+        PlanError: if a side is not a list of specs.
         LayoutError: if `casts` are not pairs. UnsupportedError: for a dtype of theirs.
     """
     _check_specs(src_specs, "source")
@@ -144,22 +211,7 @@ def match(
     unused = [part.name for spec in src_specs for part in spec.parts if part.name not in used]
     uncovered = _not_allowed(uncovered, allowed)
     unused = _not_allowed(unused, (*allowed, *patterns_of("allow_unused", allow_unused)))
-    if not (problems or uncovered or unused or pairs):
-        problems.append("there is no tensor to move: source or destination gave no specs.")
-    if problems or uncovered or unused:
-        counts = f"source ({len(src_specs)} tensors) and destination ({len(dst_specs)} tensors)"
-        num_problems = len(problems) + len(uncovered) + len(unused)
-        kinds = (
-            problems,
-            [f"{name}: no source holds this destination tensor." for name in uncovered],
-            [f"{name}: no destination takes this source tensor." for name in unused],
-        )
-        raise PlanError(
-            f"{counts} do not fit; {len(pairs)} names pair up, {num_problems} problems:"
-            + "".join(map(_listed, kinds))
-            + _remedies(num_problems, matcher.missing_casts, unused, uncovered)
-        )
-    return pairs
+    return Matching(pairs, problems, uncovered, unused, tuple(matcher.missing_casts))
 
 
 def _check_specs(given: object, side: str) -> None:

@@ -13,7 +13,9 @@ from functools import cached_property
 
 from reshard.cluster_view import ClusterView, make_view
 from reshard.errors import PlanError
+from reshard.lint import Finding, lint
 from reshard.matching import Casts, TensorPair, match
+from reshard.plan_summary import plan_to_json
 from reshard.plan_text import describe, explain
 from reshard.planner import Planner, RankPlan
 from reshard.schedule import DEFAULT_STAGING_BYTES, Schedule, make_schedule
@@ -189,6 +191,22 @@ class Plan:
                 layout does not hold what the rank stores.
         """
         return explain(self, name, rank)
+
+    def lint(self) -> list[Finding]:
+        """Returns what is wrong or odd, the worst first; empty if nothing is. Plans every rank."""
+        return lint(self)
+
+    def to_json(self) -> str:
+        """Returns a summary as one line of JSON: kinds of tensors, loads of ranks, the floor.
+
+        Fields are stable and have their unit in the name; single transfers are not in it. Plans
+        every rank.
+
+        Raises:
+            PlanError: if a source layout does not hold what a destination stores, or the staging
+                budget is too small.
+        """
+        return plan_to_json(self)
 
     def __repr__(self) -> str:
         return (

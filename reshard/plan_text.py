@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from reshard.errors import PlanError
-from reshard.logical_space import Side, pieces_of_rank
-from reshard.transfer import Transfer
+from reshard.explanation import Move, explanations
 
 if TYPE_CHECKING:
     from reshard.cluster_view import ClusterView
     from reshard.plan import Plan
 
-__all__ = ["describe", "explain", "format_bytes"]
+__all__ = ["describe", "explain", "format_box", "format_bytes"]
 
 
 def format_bytes(nbytes: float) -> str:
@@ -111,89 +109,29 @@ def _load_line(what: str, loads: Counter[int], ranks: tuple[int, ...]) -> str:
 
 def explain(plan: Plan, name: str, rank: int) -> str:
     """Returns what one rank does with one tensor."""
-    numbers = [i for i, pair in enumerate(plan.pairs) if name in _names(plan, i)]
-    if not numbers:
-        raise PlanError(
-            f"no tensor of this plan is called {name!r}; it has {len(plan.pairs)}, such as "
-            f"{[pair.name for pair in plan.pairs[:3]]}."
-        )
-    if rank not in plan.ranks:
-        raise PlanError(
-            f"no rank of this plan is {rank!r}: the source has {_ranks_text(plan.src_ranks)}, the "
-            f"destination {_ranks_text(plan.dst_ranks)}. Ranks of both sides are numbered in one "
-            "space; TensorSpec.shifted moves one side's."
-        )
     lines = []
-    for number in numbers:
-        pair = plan.pairs[number]
-        space = pair.geometry.space
-        dims = ", ".join(f"{n}={size}" for n, size in zip(space.names, space.shape, strict=True))
-        lines.append(f"{pair.name} in logical dims ({dims}), {pair.wire_dtype} on the wire")
-        lines += _held_lines("source", pair.src.layout, pair.geometry.src, space.shape, rank)
-        lines += _held_lines("destination", pair.dst.layout, pair.geometry.dst, space.shape, rank)
-        rank_plan = plan.rank_plan(rank)
-        outgoing = [t for t in rank_plan.transfers_out() if t.pair == number]
-        incoming = [t for t in rank_plan.transfers_in() if t.pair == number]
-        lines += [_transfer_line(plan, "sends", t, rank) for t in outgoing]
-        lines += [_transfer_line(plan, "receives", t, rank) for t in incoming]
-        if not (outgoing or incoming):
+    for found in explanations(plan, name, rank):
+        dims = ", ".join(f"{dim}={size}" for dim, size in found.dims)
+        lines.append(f"{found.name} in logical dims ({dims}), {found.wire_dtype} on the wire")
+        for role, held in (("source", found.src), ("destination", found.dst)):
+            lines.append(f"  {role}: {held.layout}")
+            lines += [f"    rank {rank} holds {format_box(*box)}" for box in held.boxes]
+        lines += [_move_line(move, rank) for move in found.moves]
+        if not found.moves:
             lines.append(f"  rank {rank} neither sends nor receives it")
     return "\n".join(lines)
 
 
-def _ranks_text(ranks: tuple[int, ...]) -> str:
-    """Returns ascending ranks in few words."""
-    if len(ranks) > 1 and ranks[-1] - ranks[0] == len(ranks) - 1:
-        return f"{ranks[0]} to {ranks[-1]}"
-    shown = ", ".join(map(str, ranks[:8]))
-    return shown if len(ranks) <= 8 else f"{shown}, ... ({len(ranks)} in all)"
+def format_box(start: tuple[int, ...], stop: tuple[int, ...]) -> str:
+    """Returns a box such as `[0:2, 4:8]`."""
+    return f"[{', '.join(f'{a}:{b}' for a, b in zip(start, stop, strict=True))}]"
 
 
-def _names(plan: Plan, number: int) -> set[str]:
-    pair = plan.pairs[number]
-    return {pair.name, pair.src.name, pair.dst.name}
-
-
-def _held_lines(
-    role: str, layout: object, side: Side, shape: tuple[int, ...], rank: int
-) -> list[str]:
-    lines = [f"  {role}: {layout}"]
-    for piece in pieces_of_rank(side, len(shape), rank):
-        box = ", ".join(f"{a}:{b}" for a, b in zip(piece.start, piece.stop, strict=True))
-        lines.append(f"    rank {rank} holds [{box}]")
-    return lines
-
-
-def _transfer_line(plan: Plan, verb: str, transfer: Transfer, rank: int) -> str:
-    box = ", ".join(f"{a}:{b}" for a, b in zip(transfer.start, transfer.stop, strict=True))
-    size = format_bytes(plan.nbytes(transfer))
-    if transfer.src_rank == transfer.dst_rank:
-        return f"  {verb} [{box}] {size}: a copy within rank {rank}, which holds it already"
-    peer = transfer.dst_rank if verb == "sends" else transfer.src_rank
-    arrow = "to" if verb == "sends" else "from"
-    if transfer.hop:
-        why = f"which has received it by hop {transfer.hop - 1}"
-        return f"  {verb} [{box}] {size} {arrow} rank {peer}; rank {transfer.src_rank} {why}"
-    holders = _num_holders(plan, transfer)
-    why = (
-        "the only holder"
-        if holders == 1
-        else f"one of {holders} holders, which share the bytes of this box evenly"
-    )
-    return f"  {verb} [{box}] {size} {arrow} rank {peer}; rank {transfer.src_rank} is {why}"
-
-
-def _num_holders(plan: Plan, transfer: Transfer) -> int:
-    geometry = plan.pairs[transfer.pair].geometry
-    count = 0
-    for rank in geometry.src.layout.ranks:
-        for piece in pieces_of_rank(geometry.src, len(geometry.space.shape), rank):
-            if all(
-                a <= b and c <= d
-                for a, b, c, d in zip(
-                    piece.start, transfer.start, transfer.stop, piece.stop, strict=True
-                )
-            ):
-                count += 1
-                break
-    return count
+def _move_line(move: Move, rank: int) -> str:
+    text = f"  {move.verb} {format_box(move.start, move.stop)} {format_bytes(move.nbytes)}"
+    if move.peer == rank:
+        return f"{text}: a copy within rank {rank}, {move.why}"
+    arrow = "to" if move.verb == "sends" else "from"
+    sender = rank if move.verb == "sends" else move.peer
+    is_or_which = f"is {move.why}" if move.num_holders else move.why
+    return f"{text} {arrow} rank {move.peer}; rank {sender} {is_or_which}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shutil
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from reshard import _native_bindings
+from reshard import _native, _native_bindings
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADER = (ROOT / "native/include/reshard/reshard.h").read_text()
@@ -82,6 +83,12 @@ def test_struct_sizes_of_library_and_binding_agree():
     assert [(name, ffi.sizeof(name)) for name in structs] == list(
         zip(structs, list(sizes), strict=True)
     )
+
+
+def test_the_library_checks_itself_by_these_structs():
+    assert _native.has_equal_structs()
+    source = inspect.getsource(_native.has_equal_structs)
+    assert all(f'"{name}"' in source for name in STRUCT.findall(code_of_header()))
 
 
 def test_every_struct_starts_with_its_size():

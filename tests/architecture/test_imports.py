@@ -73,8 +73,13 @@ def test_the_core_imports_no_framework(path):
     imported = top(imports_of(path))
     assert imported & FRAMEWORKS == set()
     assert imported & {"reshard_torch", "reshard_jax"} == set()
-    if path.name != "loopback.py":
+    if path.name not in {"loopback.py", "simulation.py"}:
         assert imported & {"numpy", "ml_dtypes"} == set()
+
+
+def test_only_the_command_line_draws_tables():
+    users = {path.parent.name for path in sources("reshard") if "rich" in top(imports_of(path))}
+    assert users == {"cli"}
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ LAYERS = {
         "logical_space", "matching", "holders", "lines", "delivery", "places", "grid", "sweep",
         "geometry_plan", "planner", "reference_planner", "schedule", "spec_codec", "spec_merge",
         "box_sets", "shipment", "loads", "needs", "floor", "rounds", "timing", "cluster_view",
-        "plan_text", "plan",
+        "imbalance",
+        "explanation", "plan_text", "plan_summary", "lint", "plan",
     },
     "models": {
         "sharding_rules", "parameter", "model", "model_file", "config_shapes", "json_file",
@@ -36,8 +37,12 @@ LAYERS = {
         "local_member", "one_call", "rendezvous", "exchange",
     },
     "session": {"machine", "copy_rate", "report", "outcome", "contribution", "session"},
-    "ends": {"refit_end", "beginning", "source", "destination", "loopback"},
+    "ends": {"refit_end", "beginning", "source", "destination", "loopback", "simulation"},
     "package": {"reshard"},
+    "command line": {
+        "__main__", "cli", "cli.arguments", "cli.console", "cli.machine_checks", "cli.plan",
+        "cli.explain", "cli.lint", "cli.diff", "cli.simulate", "cli.doctor",
+    },
 }  # fmt: skip
 
 # Of the models' layer, what reads files is not pure.
@@ -62,7 +67,8 @@ def core_imports(path):
         if module == "reshard" and name:
             found.add(name if any(name in layer for layer in LAYERS.values()) else "reshard")
         elif module.startswith("reshard."):
-            found.add(short(module))
+            inner = f"{short(module)}.{name}"
+            found.add(inner if any(inner in layer for layer in LAYERS.values()) else short(module))
     return found
 
 
@@ -98,7 +104,8 @@ import os, sys, threading
 before = set(os.listdir("/proc/self/fd"))
 import reshard
 maps = open("/proc/self/maps").read()
-unwanted = {"torch", "jax", "jaxlib", "cupy", "numpy", "zmq", "cffi", "_cffi_backend", "socket"}
+unwanted = {"torch", "jax", "jaxlib", "cupy", "numpy", "zmq", "cffi", "_cffi_backend", "socket",
+            "rich"}
 print(sorted(unwanted & set(sys.modules)))
 print("libreshard" in maps, "libcuda" in maps, "libnccl" in maps)
 print(set(os.listdir("/proc/self/fd")) - before, threading.active_count())

@@ -1,0 +1,162 @@
+"""`reshard plan`: says what moves, how much each rank carries, and how close to the floor that is.
+
+With `--json` or `--output` the document of `Plan.to_json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from reshard.cli.arguments import add_json_argument, add_plan_arguments, read_request
+from reshard.cli.console import Steps, seconds_text, show_facts, show_json, show_lines, show_table
+from reshard.plan import Plan
+from reshard.plan_summary import summarize
+from reshard.plan_text import format_bytes
+
+__all__ = ["add_arguments", "make_document", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of this command."""
+    add_plan_arguments(parser)
+    add_json_argument(parser)
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="write the JSON document to a file as well, for 'reshard diff'",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Plans and shows the plan; returns 0."""
+    request = read_request(arguments)
+    document = make_document(request.plan(), Steps())
+    if arguments.output is not None:
+        arguments.output.write_text(json.dumps(document) + "\n", encoding="utf-8")
+    if arguments.json:
+        show_json(document)
+    else:
+        _show(document, f"{request.sides.model}; {request.sides.src} -> {request.sides.dst}")
+    return 0
+
+
+def make_document(plan: Plan, steps: Steps) -> dict[str, Any]:
+    """Returns the document of a plan, and shows how far it is."""
+    for rank in steps.each("planning each rank", plan.dst_ranks):
+        plan.rank_plan(rank)
+    with steps.step("adding up loads"):
+        return summarize(plan)
+
+
+def _show(document: dict[str, Any], title: str) -> None:
+    show_lines(title, "")
+    show_facts(_facts(document))
+    show_table(
+        "What moves", ("kind of tensor", "#tensors", "#of", "#moved", "as"), _kinds(document)
+    )
+    show_table(
+        "Per rank",
+        ("", "#least", "#mean", "#most", "#most / mean", "#busiest rank"),
+        [
+            (
+                name.replace("_", " "),
+                format_bytes(row["min_bytes"]),
+                format_bytes(row["mean_bytes"]),
+                format_bytes(row["max_bytes"]),
+                f"{row['max_over_mean']:.3f}",
+                row["busiest_rank"],
+            )
+            for name, row in document["sums"].items()
+            if row["total_bytes"]
+        ],
+    )
+    _show_floor(document["floor"])
+    _show_prediction(document["prediction"])
+
+
+def _kinds(document: dict[str, Any]) -> list[tuple[object, ...]]:
+    return [
+        (
+            kind["name"],
+            kind["num_tensors"],
+            format_bytes(kind["tensor_bytes"]),
+            format_bytes(kind["moved_bytes"]),
+            kind["src"]["dtype"]
+            if kind["src"]["dtype"] == kind["dst"]["dtype"]
+            else f"{kind['src']['dtype']} -> {kind['dst']['dtype']}",
+        )
+        for kind in document["kinds"]
+    ]
+
+
+def _facts(document: dict[str, Any]) -> list[tuple[str, object]]:
+    schedule, topology = document["schedule"], document["topology"]
+    facts: list[tuple[str, object]] = [
+        ("source ranks", _count(document["src_ranks"])),
+        ("destination ranks", _count(document["dst_ranks"])),
+        ("moved between ranks", format_bytes(document["moved_bytes"])),
+    ]
+    if topology is not None:
+        floor = document["floor"]
+        crossing = document["crossing_bytes"]
+        facts += [
+            ("topology", f"{topology['name']}, {topology['num_domains']} domains"),
+            ("moved between domains", format_bytes(crossing)),
+            ("at least between domains", format_bytes(floor["crossing_bytes"])),
+        ]
+    facts += [
+        ("hops", document["num_hops"]),
+        ("rounds", f"{schedule['num_rounds']} of {format_bytes(schedule['chunk_bytes'])}"),
+        ("staging on the busiest rank", format_bytes(schedule["staging_bytes"])),
+        ("digest", document["digest"][:16]),
+    ]
+    return facts
+
+
+def _count(runs: list[list[int]]) -> str:
+    number = sum(last - first + 1 for first, last in runs)
+    listed = ", ".join(f"{first} to {last}" for first, last in runs[:4])
+    return f"{number} ({listed}{', ...' if len(runs) > 4 else ''})"
+
+
+def _show_floor(floor: dict[str, Any] | None) -> None:
+    if floor is None:
+        show_lines("", "No topology was given, so there is no floor; see --topology.")
+        return
+    show_lines(
+        "", f"Floor: {seconds_text(floor['seconds'])}, {floor['reason']}. No plan is faster."
+    )
+    show_table(
+        "What has to pass at least",
+        ("cut", "#bytes", "#per second", "#time"),
+        [
+            (
+                cut["name"],
+                format_bytes(cut["bytes"]),
+                f"{format_bytes(cut['bytes_per_second'])}/s",
+                seconds_text(cut["seconds"]),
+            )
+            for cut in floor["cuts"]
+        ],
+    )
+
+
+def _show_prediction(prediction: dict[str, Any] | None) -> None:
+    if prediction is None:
+        return
+    show_lines("", "Predicted time", "")
+    show_facts(
+        [
+            (
+                "this plan",
+                f"{seconds_text(prediction['seconds'])}, {prediction['share_of_floor']:.1%} of the "
+                f"floor; {prediction['busiest']} is the busiest",
+            ),
+            ("holders alone", seconds_text(prediction["direct_seconds"])),
+            ("gather and broadcast", seconds_text(prediction["gather_and_broadcast_seconds"])),
+        ]
+    )

@@ -1,0 +1,105 @@
+"""`reshard simulate`: executes the plan on small tensors in this process and checks every element.
+
+The small model is cut as the large one is, on as many ranks, with the same topology and hops.
+Exit code 1 if an element is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from typing import Final
+
+from reshard.cli.arguments import add_json_argument, add_plan_arguments, read_request
+from reshard.cli.console import Steps, seconds_text, show_facts, show_json, show_lines, show_table
+from reshard.plan_text import format_bytes
+from reshard.simulation import Simulation, simulate
+
+__all__ = ["add_arguments", "run"]
+
+_MAX_SHOWN: Final = 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of this command."""
+    add_plan_arguments(parser)
+    parser.add_argument(
+        "--layers",
+        type=int,
+        metavar="N",
+        help="keep only so many layers of the model; pipeline stages share them anew",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=600.0,
+        metavar="SECONDS",
+        help="limit for the move; default: 600",
+    )
+    add_json_argument(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Moves and checks; returns 1 if an element is wrong."""
+    request = read_request(arguments)
+    small = dataclasses.replace(request, sides=request.sides.scaled_down(arguments.layers))
+    plan, steps = small.plan(), Steps()
+    for rank in steps.each("planning each rank", plan.ranks):
+        plan.rank_plan(rank)
+    with steps.step("moving and checking"):
+        found = simulate(plan, timeout_s=arguments.timeout)
+    if arguments.json:
+        show_json(
+            {
+                "model": small.sides.model.name,
+                "model_bytes": small.sides.model.nbytes,
+                "num_ranks": len(plan.ranks),
+                "digest": plan.digest,
+                "num_arrays": found.num_arrays,
+                "num_elements": found.num_elements,
+                "num_wrong_elements": sum(each.num_wrong for each in found.wrong),
+                "moved_bytes_per_hop": list(found.moved_bytes),
+                "copied_bytes": found.copied_bytes,
+                "move_seconds": found.move_seconds,
+                "check_seconds": found.check_seconds,
+                "wrong_arrays": [dataclasses.asdict(each) for each in found.wrong],
+            }
+        )
+    else:
+        sides = f"{small.sides.src} -> {small.sides.dst}"
+        parameters = f"{len(small.sides.model.parameters)} parameters"
+        size = format_bytes(small.sides.model.nbytes)
+        show_lines(f"{small.sides.model.name}: {parameters}, {size}; {sides}", "")
+        _show(found, len(plan.ranks))
+    return 1 if found.wrong else 0
+
+
+def _show(found: Simulation, num_ranks: int) -> None:
+    show_facts(
+        [
+            ("ranks", num_ranks),
+            *[
+                (f"moved at hop {hop}", format_bytes(nbytes))
+                for hop, nbytes in enumerate(found.moved_bytes)
+            ],
+            ("copied in place", format_bytes(found.copied_bytes)),
+            ("time to move", seconds_text(found.move_seconds)),
+            ("time to check", seconds_text(found.check_seconds)),
+        ]
+    )
+    if not found.wrong:
+        show_lines(
+            "",
+            f"all {found.num_elements} elements of {found.num_arrays} destination arrays are right",
+        )
+        return
+    show_table(
+        f"WRONG: {len(found.wrong)} of {found.num_arrays} destination arrays",
+        ("tensor", "#rank", "first wrong index", "#wrong", "#of"),
+        [
+            (each.name, each.rank, list(each.index), each.num_wrong, each.num_elements)
+            for each in found.wrong[:_MAX_SHOWN]
+        ],
+    )
+    if len(found.wrong) > _MAX_SHOWN:
+        show_lines(f"... and {len(found.wrong) - _MAX_SHOWN} more; --json lists all")

@@ -1,0 +1,181 @@
+"""What one rank does with one tensor, and why: as values, for `Plan.explain` and programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from reshard.errors import PlanError
+from reshard.layout import AnyLayout
+from reshard.logical_space import Side, pieces_of_rank
+from reshard.matching import TensorPair
+from reshard.transfer import BoxKey, Transfer
+
+if TYPE_CHECKING:
+    from reshard.plan import Plan
+
+__all__ = ["Explanation", "Held", "Move", "explanations"]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a rank stores of a tensor on one side.
+
+    Attributes:
+        layout: of the tensor on this side.
+        boxes: logical boxes that the rank stores.
+    """
+
+    layout: AnyLayout
+    boxes: tuple[BoxKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A box that a rank sends or receives.
+
+    Attributes:
+        verb: which of the two.
+        start, stop: bounds per logical dim.
+        peer: the other end; the rank itself for a copy in place.
+        hop: 0 for what is read from a source's memory.
+        nbytes: bytes on the wire.
+        num_holders: how many source ranks hold the box; 0 for a copy in place and at later hops.
+        why: why the sending rank sends it, without its number in front.
+    """
+
+    verb: Literal["sends", "receives"]
+    start: tuple[int, ...]
+    stop: tuple[int, ...]
+    peer: int
+    hop: int
+    nbytes: int
+    num_holders: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """One canonical tensor as one rank sees it.
+
+    Attributes:
+        name: canonical name.
+        dims: name and size of each logical dim.
+        wire_dtype: what is sent.
+        rank: whose view it is.
+        src, dst: what the rank stores on each side.
+        moves: what it sends, then what it receives.
+    """
+
+    name: str
+    dims: tuple[tuple[str, int], ...]
+    wire_dtype: str
+    rank: int
+    src: Held
+    dst: Held
+    moves: tuple[Move, ...]
+
+
+def explanations(plan: Plan, name: str, rank: int) -> list[Explanation]:
+    """Returns one explanation per canonical tensor that a name stands for.
+
+    Args:
+        plan: whose tensors.
+        name: canonical, or as a side stores it; a stored tensor may hold several canonical ones.
+        rank: of either side.
+
+    Raises:
+        PlanError: if no tensor of the plan has this name, or no side has this rank; if a source
+            layout does not hold what the rank stores.
+    """
+    numbers = [i for i, pair in enumerate(plan.pairs) if name in _names(pair)]
+    if not numbers:
+        raise PlanError(
+            f"no tensor of this plan is called {name!r}; it has {len(plan.pairs)}, such as "
+            f"{[pair.name for pair in plan.pairs[:3]]}."
+        )
+    if rank not in plan.ranks:
+        raise PlanError(
+            f"no rank of this plan is {rank!r}: the source has {_ranks_text(plan.src_ranks)}, the "
+            f"destination {_ranks_text(plan.dst_ranks)}. Ranks of both sides are numbered in one "
+            "space; TensorSpec.shifted moves one side's."
+        )
+    rank_plan = plan.rank_plan(rank)
+    outgoing = list(rank_plan.transfers_out())
+    incoming = list(rank_plan.transfers_in())
+    found = []
+    for number in numbers:
+        pair = plan.pairs[number]
+        space = pair.geometry.space
+        moves = [_move(plan, "sends", t) for t in outgoing if t.pair == number]
+        moves += [_move(plan, "receives", t) for t in incoming if t.pair == number]
+        found.append(
+            Explanation(
+                pair.name,
+                tuple(zip(space.names, space.shape, strict=True)),
+                str(pair.wire_dtype),
+                rank,
+                _held(pair.src.layout, pair.geometry.src, len(space.shape), rank),
+                _held(pair.dst.layout, pair.geometry.dst, len(space.shape), rank),
+                tuple(moves),
+            )
+        )
+    return found
+
+
+def _names(pair: TensorPair) -> set[str]:
+    return {pair.name, pair.src.name, pair.dst.name}
+
+
+def _held(layout: AnyLayout, side: Side, ndim: int, rank: int) -> Held:
+    return Held(layout, tuple((p.start, p.stop) for p in pieces_of_rank(side, ndim, rank)))
+
+
+def _move(plan: Plan, verb: Literal["sends", "receives"], transfer: Transfer) -> Move:
+    num_holders = 0
+    peer = transfer.dst_rank if verb == "sends" else transfer.src_rank
+    if transfer.src_rank == transfer.dst_rank:
+        why = "which holds it already"
+    elif transfer.hop:
+        why = f"which has received it by hop {transfer.hop - 1}"
+    else:
+        num_holders = _num_holders(plan, transfer)
+        why = (
+            "the only holder"
+            if num_holders == 1
+            else f"one of {num_holders} holders, which share the bytes of this box evenly"
+        )
+    return Move(
+        verb,
+        transfer.start,
+        transfer.stop,
+        peer,
+        transfer.hop,
+        plan.nbytes(transfer),
+        num_holders,
+        why,
+    )
+
+
+def _num_holders(plan: Plan, transfer: Transfer) -> int:
+    geometry = plan.pairs[transfer.pair].geometry
+    count = 0
+    for rank in geometry.src.layout.ranks:
+        for piece in pieces_of_rank(geometry.src, len(geometry.space.shape), rank):
+            if all(
+                a <= b and c <= d
+                for a, b, c, d in zip(
+                    piece.start, transfer.start, transfer.stop, piece.stop, strict=True
+                )
+            ):
+                count += 1
+                break
+    return count
+
+
+def _ranks_text(ranks: tuple[int, ...]) -> str:
+    """Returns ascending ranks in few words."""
+    if len(ranks) > 1 and ranks[-1] - ranks[0] == len(ranks) - 1:
+        return f"{ranks[0]} to {ranks[-1]}"
+    shown = ", ".join(map(str, ranks[:8]))
+    return shown if len(ranks) <= 8 else f"{shown}, ... ({len(ranks)} in all)"

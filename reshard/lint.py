@@ -1,0 +1,285 @@
+"""What is wrong with a plan, or odd enough to look at before a cluster is used for it.
+
+Pure: findings follow from specs, layouts and the plan alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+from reshard.box_sets import some_meet
+from reshard.errors import PlanError
+from reshard.imbalance import imbalances
+from reshard.logical_space import Side, pieces_of_rank
+from reshard.matching import Casts, find_pairs
+from reshard.plan_summary import kind_of_name
+from reshard.plan_text import format_bytes
+from reshard.tensor_spec import TensorSpec
+
+if TYPE_CHECKING:
+    from reshard.plan import Plan
+
+__all__ = ["SMALL_MESSAGE_BYTES", "Finding", "lint", "lint_names", "lint_specs"]
+
+Severity = Literal["error", "warning", "note"]
+SMALL_MESSAGE_BYTES: Final = 64 << 10
+"""Below this, a message costs as much as its latency."""
+
+_WORST_FIRST: Final[tuple[Severity, ...]] = ("error", "warning", "note")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something to look at.
+
+    Args:
+        severity: `error` if the plan cannot run, `warning` for what is probably not wanted, `note`
+            for what a reader should know.
+        code: what kind of finding this is; stable.
+        subject: the tensor, kind of tensor or ranks that it is about; empty for the whole plan.
+        message: what is wrong, what would be right, what to do.
+    """
+
+    severity: Severity
+    code: str
+    subject: str
+    message: str
+
+
+def lint_specs(
+    src_specs: Sequence[TensorSpec],
+    dst_specs: Sequence[TensorSpec],
+    *,
+    casts: Casts = (),
+    allow_unmatched: Iterable[str] = (),
+) -> list[Finding]:
+    """Returns everything that keeps two sides from pairing up, every name by itself.
+
+    Args:
+        src_specs, dst_specs, casts, allow_unmatched: as `make_plan` takes them.
+
+    Raises:
+        PlanError: if a side is not a list of specs. LayoutError: if `casts` are not pairs.
+    """
+    found = find_pairs(src_specs, dst_specs, casts=casts, allow_unmatched=allow_unmatched)
+    findings = [Finding("error", "mismatch", *_split(problem)) for problem in found.problems]
+    findings += [
+        Finding(
+            "error",
+            "uncovered",
+            name,
+            "no source holds this destination tensor. Check the forms and names of the source, or "
+            "allow the name to stay as it is.",
+        )
+        for name in found.uncovered
+    ]
+    findings += [
+        Finding(
+            "error",
+            "unused",
+            name,
+            "no destination takes this source tensor. Check the forms and names of the "
+            "destination, or allow the name to stay behind.",
+        )
+        for name in found.unused
+    ]
+    if not (findings or found.pairs):
+        findings = [Finding("error", "mismatch", "", "there is no tensor to move.")]
+    return findings
+
+
+def _split(problem: str) -> tuple[str, str]:
+    name, _, message = problem.partition(": ")
+    return name, message
+
+
+def lint_names(names: Iterable[str]) -> list[Finding]:
+    """Returns findings on parameters that are replicated because no sharding rule knows them.
+
+    Args:
+        names: as `Model.unknown_names` has them.
+    """
+    return [
+        Finding(
+            "warning",
+            "unknown-rule",
+            kind,
+            f"no sharding rule knows this name, so both sides replicate it "
+            f"({_count(number, 'tensor')}). Name its rule in a model file (Model.to_json), or give "
+            "layouts of your own.",
+        )
+        for kind, number in Counter(map(kind_of_name, names)).items()
+    ]
+
+
+def lint(plan: Plan) -> list[Finding]:
+    """Returns what is wrong or odd in a plan, the worst first; plans every rank."""
+    findings = [*_not_held(plan), *_repeated(plan), *_casts(plan), *_mixed(plan), *_padded(plan)]
+    if not any(finding.code == "not-held" for finding in findings):
+        findings += [*_staging(plan), *_unbalanced(plan), *_small(plan), *_relays(plan)]
+    return sorted(findings, key=lambda finding: _WORST_FIRST.index(finding.severity))
+
+
+def _not_held(plan: Plan) -> Iterator[Finding]:
+    """Every kind whose source layout lacks elements that a destination stores."""
+    first_names: dict[str, str] = {}
+    numbers: Counter[str] = Counter()
+    for kind in plan._planner.kinds:
+        try:
+            plan._planner.plan_of(kind)
+        except PlanError as error:
+            name, message = _split(str(error))
+            first_names.setdefault(message, name)
+            numbers[message] += len(kind.members)
+    for message, name in first_names.items():
+        more = numbers[message] - 1
+        also = f" The same holds for {_count(more, 'tensor')} like it." if more else ""
+        yield Finding("error", "not-held", name, message + also)
+
+
+def _repeated(plan: Plan) -> Iterator[Finding]:
+    """Elements that one rank stores several times, and names that are one storage."""
+    texts = (
+        "a source rank holds elements more than once (position {} of its layout is the first); "
+        "they have to be equal, one of them is sent. Tensors like it: {}.",
+        "a destination rank stores elements more than once (position {} of its layout is the "
+        "first); it receives them once and copies the rest in place. Tensors like it: {}.",
+    )
+    for is_dst, text in enumerate(texts):
+        seen: dict[int, int | None] = {}
+        kinds: dict[str, tuple[int, int]] = {}
+        for pair in plan.pairs:
+            geometry = pair.geometry
+            if id(geometry) not in seen:
+                side = geometry.dst if is_dst else geometry.src
+                seen[id(geometry)] = _first_repeat(side, len(geometry.space.shape))
+            position = seen[id(geometry)]
+            if position is not None:
+                kind = kind_of_name(pair.name)
+                kinds[kind] = position, kinds.get(kind, (0, 0))[1] + 1
+        for kind, (position, number) in kinds.items():
+            yield Finding("note", "aliasing", kind, text.format(position, number))
+    for spec in {id(pair.dst): pair.dst for pair in plan.pairs}.values():
+        for part in spec.parts:
+            if part.aliases:
+                names = ", ".join(part.aliases)
+                message = f"{names} is the same storage as this; it moves once."
+                yield Finding("note", "aliasing", part.name, message)
+
+
+def _first_repeat(side: Side, ndim: int) -> int | None:
+    """Returns the position of the first rank that stores an element twice, or None."""
+    for position, rank in enumerate(side.layout.ranks):
+        pieces = pieces_of_rank(side, ndim, rank)
+        if some_meet([(piece.start, piece.stop) for piece in pieces]):
+            return position
+    return None
+
+
+def _casts(plan: Plan) -> Iterator[Finding]:
+    numbers = Counter((pair.src.dtype, pair.dst.dtype) for pair in plan.pairs)
+    for (src, dst), number in numbers.items():
+        if src is dst:
+            continue
+        is_narrowing = dst.itemsize < src.itemsize or src.itemsize == dst.itemsize
+        yield Finding(
+            "warning" if is_narrowing else "note",
+            "narrowing" if is_narrowing else "widening",
+            f"{src} to {dst}",
+            f"a cast rule has {_count(number, 'tensor')} lose precision or range before the wire. "
+            "Store both sides alike if that is not wanted."
+            if is_narrowing
+            else f"the destination widens {_count(number, 'tensor')} that it receives as {src}.",
+        )
+
+
+def _mixed(plan: Plan) -> Iterator[Finding]:
+    """Kinds of tensors that differ in type from layer to layer."""
+    dtypes: dict[str, Counter[str]] = {}
+    for pair in plan.pairs:
+        dtypes.setdefault(kind_of_name(pair.name), Counter())[str(pair.src.dtype)] += 1
+    for name, counts in dtypes.items():
+        if len(counts) > 1:
+            listed = " and ".join(f"{dtype} in {n}" for dtype, n in counts.most_common())
+            yield Finding(
+                "warning",
+                "mixed-dtypes",
+                name,
+                f"the source stores {listed}. Check that this is what the model wants.",
+            )
+
+
+def _padded(plan: Plan) -> Iterator[Finding]:
+    for side in ("source", "destination"):
+        specs = {id(s): s for s in (p.src if side == "source" else p.dst for p in plan.pairs)}
+        for spec in specs.values():
+            gaps = spec.uncovered()
+            if gaps:
+                nbytes = sum(gap.num_elements for gap in gaps) * spec.dtype.itemsize
+                done = {"keep": "left alone", "zero": "set to zero", "refuse": "refused"}
+                yield Finding(
+                    "note",
+                    "padding",
+                    spec.name,
+                    f"{format_bytes(nbytes)} of the {side}'s {list(spec.shape)} are padding, such "
+                    f"as {gaps[0]}"
+                    + (f"; a refit has them {done[spec.padding]}." if side[0] == "d" else "."),
+                )
+
+
+def _staging(plan: Plan) -> Iterator[Finding]:
+    try:
+        _ = plan.schedule
+    except PlanError as error:
+        yield Finding("error", "staging", "", str(error))
+
+
+def _unbalanced(plan: Plan) -> Iterator[Finding]:
+    for found in imbalances(plan):
+        verb = "sends" if found.side == "source" else "receives"
+        reason = (
+            "It also stores that much more, so the layouts are uneven."
+            if found.is_of_layout
+            else "The layouts are even, so this is how the planner chose holders."
+        )
+        yield Finding(
+            "note" if found.is_of_layout else "warning",
+            "imbalance",
+            f"rank {found.rank}",
+            f"{found.side} rank {found.rank} {verb} {format_bytes(found.nbytes)}, "
+            f"{found.ratio:.2f} times the mean of the {found.num_ranks} ranks that hold the same "
+            f"tensors. {reason}",
+        )
+
+
+def _small(plan: Plan) -> Iterator[Finding]:
+    streams = plan.stream_bytes()
+    small = [nbytes for nbytes in streams.values() if nbytes < SMALL_MESSAGE_BYTES]
+    if small:
+        yield Finding(
+            "warning" if 2 * len(small) > len(streams) else "note",
+            "small-messages",
+            "",
+            f"{len(small)} of {len(streams)} streams between two ranks are below "
+            f"{format_bytes(SMALL_MESSAGE_BYTES)} (the least is {format_bytes(min(small))}); they "
+            "cost as much as their latency. Fewer destination replicas or coarser cuts make larger "
+            "ones.",
+        )
+
+
+def _relays(plan: Plan) -> Iterator[Finding]:
+    if plan.num_hops > 1:
+        yield Finding(
+            "note",
+            "relays",
+            "",
+            f"destination ranks pass on what they received, in {plan.num_hops} hops; so far "
+            "run_in_process alone carries that out.",
+        )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

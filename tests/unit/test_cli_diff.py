@@ -1,0 +1,80 @@
+"""`reshard diff`: two plans by their arguments, or from files."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from helpers.command_line import call, write_model
+
+
+@pytest.fixture
+def model(tmp_path):
+    return write_model(tmp_path)
+
+
+def written(capsys, model, path, *arguments):
+    call(capsys, "plan", model, "--json", "--output", path, *arguments)
+    return path
+
+
+def test_equal_plans(model, capsys):
+    done = call(capsys, "diff", model, "--other-to", "tp4")
+    assert done.code == 0
+    assert done.out.startswith("equal, digest ")
+
+
+def test_other_degrees(model, capsys):
+    done = call(capsys, "diff", model, "--other-to", "tp2,dp2")
+    assert done.code == 1
+    assert "moved_bytes" in done.out
+    assert "model.layers.*.self_attn.q_proj.weight" in done.out
+    assert "+100.0 %" in done.out
+
+
+def test_document(model, capsys):
+    done = call(capsys, "diff", model, "--other-to", "tp2,dp2", "--json")
+    document = done.document
+    assert set(document) == {"is_equal", "first_digest", "second_digest", "differences"}
+    assert document["is_equal"] is False
+    assert all(
+        set(each) == {"subject", "field", "first", "second"} for each in document["differences"]
+    )
+    fields = {each["field"] for each in document["differences"] if not each["subject"]}
+    assert {"moved_bytes", "sums.received_by_destinations.total_bytes"} <= fields
+
+
+def test_another_topology(model, capsys):
+    done = call(capsys, "diff", model, "--other-topology", "one-host", "--json")
+    fields = {each["field"] for each in done.document["differences"]}
+    assert done.code == 1
+    assert {"topology.name", "floor.seconds"} <= fields
+
+
+def test_files(model, capsys, tmp_path):
+    one = written(capsys, model, tmp_path / "one.json")
+    same = written(capsys, model, tmp_path / "same.json")
+    other = written(capsys, model, tmp_path / "other.json", "--from", "tp4")
+    assert call(capsys, "diff", one, same).code == 0
+    done = call(capsys, "diff", one, other)
+    assert done.code == 1
+    assert done.out == call(capsys, "diff", model, "--other-from", "tp4").out
+
+
+def test_plans_that_differ_in_their_digest_alone(model, capsys, tmp_path):
+    one = written(capsys, model, tmp_path / "one.json")
+    document = json.loads(one.read_text()) | {"digest": "0" * 64}
+    (tmp_path / "other.json").write_text(json.dumps(document))
+    done = call(capsys, "diff", one, tmp_path / "other.json")
+    assert done.code == 1
+    assert "what they move and carry is the same" in done.out
+
+
+def test_a_file_that_lacks_something(model, capsys, tmp_path):
+    one = written(capsys, model, tmp_path / "one.json")
+    document = json.loads(one.read_text())
+    del document["kinds"]
+    (tmp_path / "other.json").write_text(json.dumps(document))
+    done = call(capsys, "diff", one, tmp_path / "other.json")
+    assert done.code == 2
+    assert "lacks 'kinds'" in done.err

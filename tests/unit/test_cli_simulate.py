@@ -1,0 +1,57 @@
+"""`reshard simulate`: moves, checks, and tells a wrong element."""
+
+from __future__ import annotations
+
+import pytest
+from helpers.command_line import call, write_model
+
+from reshard import simulation
+
+
+@pytest.fixture
+def model(tmp_path):
+    return write_model(tmp_path)
+
+
+def test_a_right_move(model, capsys):
+    done = call(capsys, "simulate", model, "--topology", "dgx-h100")
+    assert done.code == 0
+    assert "destination arrays are right" in done.out
+    assert "moved at hop 0" in done.out
+
+
+def test_document(model, capsys):
+    done = call(capsys, "simulate", model, "--json", "--cast", "float32:bfloat16")
+    assert done.code == 0
+    assert set(done.document) == {
+        *("model", "model_bytes", "num_ranks", "digest", "num_arrays", "num_elements"),
+        *("num_wrong_elements", "moved_bytes_per_hop", "copied_bytes", "move_seconds"),
+        *("check_seconds", "wrong_arrays"),
+    }
+    assert done.document["num_ranks"] == 8
+    assert done.document["num_wrong_elements"] == 0
+
+
+def test_a_wrong_element_is_named_and_fails(model, capsys, monkeypatch):
+    honest = simulation.run_in_process
+
+    def corrupting(plan, sources, **options):
+        results = honest(plan, sources, **options)
+        array = results[6]["model.layers.1.self_attn.q_proj.weight"]
+        array.view("u2")[0, 3] ^= 1
+        return results
+
+    monkeypatch.setattr(simulation, "run_in_process", corrupting)
+    done = call(capsys, "simulate", model)
+    assert done.code == 1
+    assert "WRONG: 1 of 28 destination arrays" in done.out
+    row = next(line for line in done.out.splitlines() if line.startswith("model.layers.1"))
+    assert row.split()[:4] == ["model.layers.1.self_attn.q_proj.weight", "6", "[0,", "3]"]
+    document = call(capsys, "simulate", model, "--json").document
+    assert document["num_wrong_elements"] == 1
+    assert document["wrong_arrays"][0]["index"] == [0, 3]
+
+
+def test_fewer_layers(model, capsys):
+    arguments = ["simulate", model, "--from", "tp2", "--layers", 1, "--json"]
+    assert call(capsys, *arguments).document["num_arrays"] == 4 * 4

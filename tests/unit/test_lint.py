@@ -1,0 +1,205 @@
+"""Each kind of finding, on a plan that has it and on one that has not."""
+
+from __future__ import annotations
+
+import pytest
+
+from reshard import (
+    Box,
+    BoxLayout,
+    Form,
+    Layout,
+    LayoutError,
+    Mesh,
+    Part,
+    Replicate,
+    Shard,
+    TensorSpec,
+    make_plan,
+)
+from reshard.lint import Finding, lint_names, lint_specs
+from reshard.topology import Topology
+
+ROWS = Layout(Mesh.of(x=2), (Shard(0),))
+COLUMNS = Layout(Mesh.of(x=2), (Shard(1),))
+SHAPE = (512, 512)
+
+
+def spec(name="w", dtype="float32", layout=ROWS, shape=SHAPE, **options):
+    return TensorSpec(name, shape, dtype, layout, **options)
+
+
+def plan_of(src, dst, **options):
+    src = [src] if isinstance(src, TensorSpec) else src
+    dst = [dst] if isinstance(dst, TensorSpec) else dst
+    return make_plan(src, [each.shifted(2) for each in dst], **options)
+
+
+def found(plan, code):
+    return [finding for finding in plan.lint() if finding.code == code]
+
+
+def test_a_plain_plan_has_no_findings():
+    assert plan_of(spec(), spec(layout=COLUMNS)).lint() == []
+
+
+# ---- sides that do not pair up -------------------------------------------------------------------
+
+
+def test_every_name_without_a_partner_is_listed():
+    src = [spec(f"a{i}") for i in range(30)]
+    dst = [spec(f"b{i}") for i in range(40)]
+    findings = lint_specs(src, dst)
+    assert {f.severity for f in findings} == {"error"}
+    assert [f.subject for f in findings if f.code == "uncovered"] == [s.name for s in dst]
+    assert [f.subject for f in findings if f.code == "unused"] == [s.name for s in src]
+
+
+def test_doubled_names_shapes_and_missing_casts_are_mismatches():
+    doubled = [spec("w"), spec("v", parts=Part("w"))]
+    (finding,) = lint_specs(doubled, [spec("w")])
+    assert (finding.code, finding.subject) == ("mismatch", "w")
+    assert "both source tensors 'w' and 'v' provide it" in finding.message
+    (finding,) = lint_specs([spec()], [spec(shape=(4, 4))])
+    assert "canonical shape" in finding.message
+    (finding,) = lint_specs([spec()], [spec(dtype="bfloat16")])
+    assert "no cast rule" in finding.message
+
+
+def test_nothing_to_move_is_an_error():
+    assert lint_specs([], []) == [Finding("error", "mismatch", "", "there is no tensor to move.")]
+
+
+def test_what_fits_or_is_allowed_is_no_finding():
+    assert lint_specs([spec()], [spec()]) == []
+    assert lint_specs([spec(), spec("v")], [spec()], allow_unmatched=["v"]) == []
+    with pytest.raises(LayoutError):
+        lint_specs([spec()], [spec()], casts=("float32", "bfloat16"))
+
+
+def test_names_that_no_rule_knows_come_by_kind():
+    findings = lint_names(["m.0.x", "m.1.x", "y"])
+    assert [(f.severity, f.subject) for f in findings] == [("warning", "m.*.x"), ("warning", "y")]
+    assert "(2 tensors)" in findings[0].message
+    assert "(1 tensor)" in findings[1].message
+
+
+# ---- plans ---------------------------------------------------------------------------------------
+
+
+def test_elements_that_the_source_does_not_hold():
+    half = BoxLayout({0: Box((0, 0), (256, 512)), 1: Box((0, 0), (256, 512))})
+    src = [spec("v", layout=half), spec("w", layout=half), spec("z")]
+    plan = plan_of(src, [spec("v"), spec("w"), spec("z")])
+    (finding,) = plan.lint()
+    assert (finding.severity, finding.code, finding.subject) == ("error", "not-held", "v")
+    assert "The same holds for 1 tensor like it" in finding.message
+
+
+def test_elements_that_a_rank_stores_twice():
+    repeated = Form("(heads repeat) d -> heads d", {"repeat": 2}, repeat=["repeat"])
+    dst = [
+        spec(f"k.{i}.w", shape=(1024, 512), layout=Layout.replicated(ROWS.mesh), parts=repeated)
+        for i in range(3)
+    ]
+    plan = plan_of([spec(f"k.{i}.w") for i in range(3)], dst)
+    (finding,) = found(plan, "aliasing")
+    assert (finding.severity, finding.subject) == ("note", "k.*.w")
+    assert "a destination rank stores elements more than once" in finding.message
+    assert "Tensors like it: 3" in finding.message
+
+
+def test_boxes_of_the_source_that_meet():
+    src = spec(
+        "k",
+        shape=(1024, 512),
+        layout=Layout.replicated(ROWS.mesh),
+        parts=Form("(heads repeat) d -> heads d", {"repeat": 2}, repeat=["repeat"]),
+    )
+    (finding,) = found(plan_of(src, spec("k")), "aliasing")
+    assert "a source rank holds elements more than once" in finding.message
+
+
+def test_tied_names():
+    tied = Part("embed", aliases=("lm_head",))
+    plan = plan_of(spec("embed", parts=tied), spec("embed", parts=tied))
+    (finding,) = found(plan, "aliasing")
+    assert finding.message.startswith("lm_head is the same storage")
+
+
+@pytest.mark.parametrize(
+    ("src", "dst", "severity", "code"),
+    [
+        ("float32", "bfloat16", "warning", "narrowing"),
+        ("float16", "bfloat16", "warning", "narrowing"),
+        ("bfloat16", "float32", "note", "widening"),
+    ],
+)
+def test_casts(src, dst, severity, code):
+    plan = plan_of(spec(dtype=src), spec(dtype=dst), casts=[(src, dst)])
+    (finding,) = plan.lint()
+    assert (finding.severity, finding.code) == (severity, code)
+    assert finding.subject == f"{src} to {dst}"
+
+
+def test_types_that_differ_from_layer_to_layer():
+    src = [spec("l.0.w"), spec("l.1.w"), spec("l.2.w", dtype="bfloat16")]
+    (finding,) = plan_of(src, src).lint()
+    assert (finding.severity, finding.code, finding.subject) == (
+        "warning",
+        "mixed-dtypes",
+        "l.*.w",
+    )
+    assert "float32 in 2 and bfloat16 in 1" in finding.message
+
+
+@pytest.mark.parametrize(("padding", "done"), [("keep", "left alone"), ("zero", "set to zero")])
+def test_padding(padding, done):
+    part = Part("w", Form("rows columns -> rows columns", {"rows": 500}))
+    plan = plan_of(spec(shape=(500, 512)), spec(parts=part, padding=padding))
+    (finding,) = found(plan, "padding")
+    assert finding.severity == "note"
+    assert "24 KiB of the destination's" in finding.message
+    assert done in finding.message
+
+
+def test_a_budget_that_is_too_small():
+    (finding,) = plan_of(spec(), spec(layout=COLUMNS), staging_bytes=4096).lint()
+    assert (finding.severity, finding.code) == ("error", "staging")
+    assert "give at least" in finding.message
+
+
+def test_small_messages():
+    (finding,) = plan_of(spec(shape=(8, 8)), spec(shape=(8, 8), layout=COLUMNS)).lint()
+    assert (finding.severity, finding.code) == ("warning", "small-messages")
+    assert "4 of 4 streams" in finding.message
+
+
+def test_uneven_layouts_are_notes():
+    uneven = BoxLayout({0: Box((0, 0), (400, 512)), 1: Box((400, 0), (112, 512))})
+    findings = found(plan_of(spec(layout=uneven), spec(layout=COLUMNS)), "imbalance")
+    assert [(f.severity, f.subject) for f in findings] == [("note", "rank 0")]
+    assert "uneven" in findings[0].message
+
+
+def test_ranks_that_pass_on_what_they_received():
+    whole = Layout.replicated(Mesh.of(x=4))
+    topology = Topology((0, 1, 2, 2, 2, 2), (0, 1, 2, 2, 2, 2), 1, 1.0, 1.0)
+    plan = plan_of(spec(), spec(layout=whole), topology=topology)
+    assert plan.num_hops > 1
+    assert [f.severity for f in found(plan, "relays")] == ["note"]
+
+
+def test_the_worst_comes_first():
+    src = [spec("a", dtype="bfloat16", shape=(8, 8)), spec("b", shape=(8, 8))]
+    dst = [spec("a", shape=(8, 8)), spec("b", dtype="bfloat16", shape=(8, 8))]
+    casts = [("float32", "bfloat16"), ("bfloat16", "float32")]
+    plan = plan_of(src, dst, casts=casts, staging_bytes=4096)
+    severities = [finding.severity for finding in plan.lint()]
+    assert severities == sorted(severities, key=("error", "warning", "note").index)
+    assert {"error", "warning", "note"} <= set(severities)
+
+
+def test_replicas_of_a_source_share_its_sends():
+    src = spec(layout=Layout(Mesh.of(dp=2), (Replicate(),)))
+    assert plan_of(src, spec(layout=COLUMNS)).lint() == []
