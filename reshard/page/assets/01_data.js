@@ -105,6 +105,8 @@ function shortNumber(value) {
   return Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en") : value.toPrecision(3);
 }
 
+const countText = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
+
 /** Returns ascending ranks in few words, such as `0-7, 16`. */
 function ranksText(list, most = Infinity) {
   const runs = [];
@@ -113,7 +115,10 @@ function ranksText(list, most = Infinity) {
     if (last && rank === last[1] + 1) last[1] = rank;
     else runs.push([rank, rank]);
   }
-  const words = runs.map(([a, b]) => (a === b ? `${a}` : b === a + 1 ? `${a}, ${b}` : `${a}\u2013${b}`));
+  const words = runs.map(([a, b]) => {
+    if (a === b) return `${a}`;
+    return b === a + 1 ? `${a}, ${b}` : `${a}\u2013${b}`;
+  });
   if (words.length <= most) return words.join(", ");
   return `${words.slice(0, most).join(", ")}, \u2026`;
 }

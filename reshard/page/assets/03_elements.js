@@ -20,6 +20,11 @@ function filled(element, attributes, children) {
   return element;
 }
 
+/** Returns a dotted name that may break after its dots and underscores. */
+function breakable(name) {
+  return name.split(/(?<=[._])/).flatMap((part) => [part, make("wbr")]);
+}
+
 const byId = (id) => document.getElementById(id);
 
 /**

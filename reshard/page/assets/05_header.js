@@ -20,7 +20,7 @@ function drawHeader() {
     tile("Ranks", `${sides.src.length} \u2192 ${sides.dst.length}`,
       sameRanks ? `${sameRanks} on both sides` : "source to destination, apart"),
     tile("Moved between ranks", formatBytes(moved),
-      copied ? `${formatBytes(copied)} copied in place` : "nothing is copied in place", moved),
+      copied ? `${formatBytes(copied)} copied in place` : "none copied in place", moved),
   ];
   if (topology) {
     const { floor, seconds } = figures;
@@ -28,11 +28,11 @@ function drawHeader() {
     const share = seconds ? floor.seconds / seconds : 1;
     tiles.push(
       tile("Over the network", formatBytes(crossing),
-        `${topology.domainRates.length} domains, ${topology.name}`, crossing),
+        `${countText(topology.domainRates.length, "domain")}, ${topology.name}`, crossing),
       tile("Floor", formatSeconds(floor.seconds),
         binding ? `no plan is faster: ${binding.name}` : "nothing has to move"),
-      tile("Predicted", formatSeconds(seconds), `${(100 * share).toFixed(1)} % of the floor's speed`),
-      tile("Busiest", figures.busiest || "nothing", "links and cards of this plan"),
+      tile("Predicted", formatSeconds(seconds), `the floor is ${(100 * share).toFixed(1)} % of it`),
+      tile("Busiest", figures.busiest || "nothing", "of all links and cards"),
     );
   }
   byId("tiles").replaceChildren(...tiles);

@@ -3,14 +3,20 @@
 const STEPS = 8;
 const CELL_SIZES = [8, 11, 14, 18, 24, 32, 44];
 const cells = { src: new Map(), dst: new Map() };
-let cellSize = startSize(Math.max(sides.src.length, sides.dst.length));
+const TALL_ENOUGH = 640;
+let cellSize = CELL_SIZES[0];
+let isSizeChosen = false;
 
-function startSize(count) {
-  const narrow = window.innerWidth < 700;
-  if (count <= 16) return 44;
-  if (count <= 64) return narrow ? 24 : 32;
-  if (count <= 160) return narrow ? 18 : 24;
-  return count <= 1024 ? 14 : 11;
+/** Takes the largest cells with which both sides are seen at once. */
+function fitSize() {
+  const meshes = byId("meshes");
+  for (const size of [...CELL_SIZES].reverse()) {
+    cellSize = size;
+    applySize();
+    const heights = ["src", "dst"].map((side) => byId(`mesh-${side}`).offsetHeight);
+    const isBeside = meshes.offsetHeight < heights[0] + heights[1];
+    if (isBeside ? Math.max(...heights) <= TALL_ENOUGH : sumOf(heights) <= 2 * TALL_ENOUGH) return;
+  }
 }
 
 /** Returns the ranks of a side by domain, and in it by host. */
@@ -46,7 +52,8 @@ function makeMesh(side) {
       return block;
     });
     const frame = make("div", { class: "hosts" }, blocks);
-    const label = data.topology ? `domain ${domain}` : "all ranks";
+    const label = data.topology ? [make("span", { class: "word" }, "domain "), `${domain}`]
+      : "all ranks";
     mesh.append(make("div", { class: "domain", "data-domain": domain },
       make("span", { class: "domain-name", "aria-hidden": "true" }, label), frame));
   }
@@ -110,7 +117,10 @@ function neighbour(list, from, sign) {
   return best;
 }
 
-const stepOf = (value, most) => (value && most ? Math.max(1, Math.ceil((STEPS * value) / most)) : 0);
+/** Returns the colour of a value: 0 for nothing, else from 1 to STEPS. */
+function stepOf(value, most) {
+  return value && most ? Math.max(1, Math.ceil((STEPS * value) / most)) : 0;
+}
 
 /** Returns per side what cells show: bytes per rank, what that is, and which colours. */
 function valuesOf({ rank, side, tensor }) {
@@ -150,11 +160,12 @@ function paintMeshes() {
 function drawLegend(side, most, what, hue) {
   const scale = make("span", { class: "scale", "aria-hidden": "true" });
   for (let step = 0; step <= STEPS; step++) scale.append(make("i", { class: `${hue}${step}` }));
-  byId(`legend-${side}`).replaceChildren(make("span", {}, "0"), scale,
-    make("span", {}, `${formatBytes(most)} ${what}`));
+  const end = make("span", {}, `${most ? formatBytes(most) : "nothing"} ${what}`);
+  byId(`legend-${side}`).replaceChildren(...(most ? [make("span", {}, "0"), scale, end] : [end]));
 }
 
 function resize(by) {
+  isSizeChosen = true;
   let at = CELL_SIZES.findIndex((size) => size >= cellSize);
   if (at < 0) at = CELL_SIZES.length - 1;
   cellSize = CELL_SIZES[Math.max(0, Math.min(CELL_SIZES.length - 1, at + by))];
@@ -165,6 +176,7 @@ function applySize() {
   const meshes = byId("meshes");
   meshes.style.setProperty("--cell", `${cellSize}px`);
   meshes.classList.toggle("small", cellSize < 24);
+  meshes.classList.toggle("tiny", cellSize < 14);
   byId("smaller").disabled = cellSize <= CELL_SIZES[0];
   byId("larger").disabled = cellSize >= CELL_SIZES.at(-1);
   drawArrows();

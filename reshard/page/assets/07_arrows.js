@@ -17,31 +17,62 @@ function arrow(from, to, share, isBack) {
   return draw("path", {
     d: `M${x1},${y1} Q${middle[0]},${middle[1]} ${x2},${y2}`,
     class: isBack ? "arrow back" : "arrow",
-    "stroke-width": (1 + 2.5 * share).toFixed(2),
+    "stroke-width": (0.8 + 1.8 * share).toFixed(2),
     "marker-end": "url(#arrow-head)",
   });
+}
+
+/** Returns what flows to or from a rank: per peer, or per domain where peers are many. */
+function flowsAround(rank, tensor) {
+  const { sent, received } = trafficOf(rank, tensor);
+  const isMany = sent.entries.size + received.entries.size > MOST_ARROWS;
+  const sums = new Map();
+  for (const [peers, isBack] of [[received, true], [sent, false]]) {
+    for (const { peer, hop, nbytes } of peers.entries.values()) {
+      const side = hop || !isBack ? "dst" : "src";
+      const place = isMany ? domainOf(peer) : peer;
+      const key = `${side}/${place}/${isBack}`;
+      const sum = sums.get(key) || { side, peer, isBack, nbytes: 0 };
+      sum.nbytes += nbytes;
+      sums.set(key, sum);
+    }
+  }
+  const flows = [...sums.values()].sort((a, b) => b.nbytes - a.nbytes);
+  return { isMany, flows: flows.slice(0, MOST_ARROWS), numLeftOut: flows.length - MOST_ARROWS };
+}
+
+function centreOfDomain(side, rank, frame) {
+  const box = cells[side].get(rank)?.closest(".domain").getBoundingClientRect();
+  return box && [box.left - frame.left + box.width / 2, box.top - frame.top + box.height / 2];
+}
+
+function arrowHead() {
+  return draw("defs", {}, draw("marker", { id: "arrow-head", viewBox: "0 0 8 8", refX: 7,
+    refY: 4, markerWidth: 8, markerHeight: 8, markerUnits: "userSpaceOnUse",
+    orient: "auto-start-reverse" }, draw("path", { d: "M0,0 L8,4 L0,8 z", class: "arrow-tip" })));
 }
 
 function drawArrows() {
   const layer = byId("arrows");
   layer.replaceChildren();
   const { rank, side, tensor } = state;
-  if (rank === null) return;
-  const frame = byId("meshes").getBoundingClientRect();
-  layer.setAttribute("viewBox", `0 0 ${frame.width} ${frame.height}`);
-  layer.append(draw("defs", {}, draw("marker", { id: "arrow-head", viewBox: "0 0 8 8", refX: 7,
-    refY: 4, markerWidth: 7, markerHeight: 7, markerUnits: "userSpaceOnUse",
-    orient: "auto-start-reverse" }, draw("path", { d: "M0,0 L8,4 L0,8 z", class: "arrow-tip" }))));
-  const { sent, received } = trafficOf(rank, tensor);
-  const both = [
-    ...received.sorted.map((entry) => ({ ...entry, isBack: true })),
-    ...sent.sorted.map((entry) => ({ ...entry, isBack: false })),
-  ].sort((a, b) => b.nbytes - a.nbytes).slice(0, MOST_ARROWS);
-  const here = centreOf(side, rank, frame);
-  for (const { peer, hop, nbytes, isBack } of both) {
-    const there = centreOf(hop || !isBack ? "dst" : "src", peer, frame);
-    if (!here || !there) continue;
-    const share = nbytes / both[0].nbytes;
-    layer.append(isBack ? arrow(there, here, share, true) : arrow(here, there, share, false));
+  const frames = data.topology ? "a frame a domain, whose ranks are joined by fast links" : "";
+  const hint = [`A square is a rank${frames && `, ${frames}`}.`];
+  if (rank !== null) {
+    const frame = byId("meshes").getBoundingClientRect();
+    layer.setAttribute("viewBox", `0 0 ${frame.width} ${frame.height}`);
+    layer.append(arrowHead());
+    const { isMany, flows, numLeftOut } = flowsAround(rank, tensor);
+    const here = centreOf(side, rank, frame);
+    for (const { side: where, peer, isBack, nbytes } of flows) {
+      const there = (isMany ? centreOfDomain : centreOf)(where, peer, frame);
+      if (!here || !there) continue;
+      const share = nbytes / flows[0].nbytes;
+      layer.append(isBack ? arrow(there, here, share, true) : arrow(here, there, share, false));
+    }
+    const per = isMany ? ", one per domain" : "";
+    const few = numLeftOut > 0 ? `; the ${MOST_ARROWS} largest` : "";
+    hint.push(`Blue arrows lead to rank ${rank}, orange ones from it${per}${few}.`);
   }
+  byId("who-hint").textContent = hint.join(" ");
 }

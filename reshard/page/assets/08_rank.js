@@ -9,26 +9,36 @@ function peerTable(title, peers, rank, isSending) {
     rankButton(peer, isSending || hop ? "dst" : "src"),
     linkBetween(rank, peer),
     hop ? `hop ${hop}` : "first",
-    make("span", { class: "amount" }, shareBar(nbytes / entries[0].nbytes), formatBytes(nbytes)),
+    make("span", { class: "amount", "data-bytes": nbytes },
+      shareBar(nbytes / entries[0].nbytes), formatBytes(nbytes)),
   ]);
   const columns = [{ title: "Rank", isNumber: true }, { title: "Over" }, { title: "Hop" },
     { title: "Bytes", isNumber: true }];
-  const count = new Set(entries.map(({ peer }) => peer)).size;
-  return shortTable(`${title} ${count} ${count === 1 ? "rank" : "ranks"}`, columns, rows, MOST_ROWS);
+  const count = countText(new Set(entries.map(({ peer }) => peer)).size, "rank");
+  return shortTable(`${title} ${count}`, columns, rows, MOST_ROWS);
+}
+
+function boxesText(boxes, shape) {
+  if (!shape.length) return "one element";
+  if (boxes.length === 1 && numElementsIn(boxes) === product(shape)) {
+    return `all of [${shape.join(", ")}]`;
+  }
+  const more = boxes.length > 3 ? ` and ${boxes.length - 3} more` : "";
+  return `${boxes.slice(0, 3).map(boxText).join(" ")}${more} of [${shape.join(", ")}]`;
 }
 
 function holdingTable(rank, side) {
   const rows = holdingsOf(rank, side).map(({ group, boxes, count, nbytes, shape }) => [
-    make("button", { type: "button", class: "link name",
-      onclick: () => select({ tensor: firstOn(group, rank, side) }) }, group.name),
+    make("div", {},
+      make("button", { type: "button", class: "link name",
+        onclick: () => select({ tensor: firstOn(group, rank, side) }) }, breakable(group.name)),
+      make("small", {}, boxesText(boxes, shape))),
     count,
-    boxes.slice(0, 3).map((box, at) => make("span", { class: "box" }, (at ? " " : "") + boxText(box)))
-      .concat(boxes.length > 3 ? `and ${boxes.length - 3} more` : [], ` of [${shape.join(", ")}]`),
     formatBytes(nbytes),
   ]);
   if (!rows.length) return null;
-  const columns = [{ title: "Tensors" }, { title: "Count", isNumber: true },
-    { title: "Box of each" }, { title: "Bytes", isNumber: true }];
+  const columns = [{ title: "Tensors and the box of each" }, { title: "Count", isNumber: true },
+    { title: "Bytes", isNumber: true }];
   const name = side === "src" ? "Holds as a source" : "Stores as a destination";
   return shortTable(name, columns, rows, MOST_ROWS);
 }

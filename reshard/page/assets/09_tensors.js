@@ -2,20 +2,28 @@
 
 const MOST_NAMES = 400;
 
+let largest = null;
+
+function firstOf(family) {
+  const [group, index] = families.get(family)[0];
+  return { group, index, name: nameOf(group, index) };
+}
+
 function kindRow([name, members]) {
   const bytes = members.reduce((sum, [group]) => sum + numElementsOf(group) * group.first, 0);
-  const shapes = new Set(members.map(([group]) => data.geometries[group.kind.geometry].shape.join(" \u00d7 ")));
+  const shapes = new Set(members.map(([group]) =>
+    data.geometries[group.kind.geometry].shape.join(" \u00d7 ")));
   const button = make("button", { type: "button", class: "link name", "data-family": name,
-    onclick: () => select({ tensor: { group: members[0][0], index: members[0][1],
-      name: nameOf(...members[0]) } }) }, name);
-  return { bytes, row: [button, members.length, [...shapes].slice(0, 2).join("; ") || "scalar",
-    formatBytes(bytes)] };
+    onclick: () => select({ tensor: firstOf(name) }) }, breakable(name));
+  const shape = make("small", {}, [...shapes].slice(0, 2).join("; ") || "one element");
+  return { bytes, name, row: [make("div", {}, button, shape), members.length, formatBytes(bytes)] };
 }
 
 function drawKinds() {
   const rows = [...families].map(kindRow).sort((a, b) => b.bytes - a.bytes);
-  const columns = [{ title: "Name" }, { title: "Count", isNumber: true }, { title: "Shape" },
+  const columns = [{ title: "Name" }, { title: "Count", isNumber: true },
     { title: "Bytes", isNumber: true }];
+  if (rows.length) largest = firstOf(rows[0].name);
   byId("kinds").replaceChildren(makeTable(
     `${data.numTensors.toLocaleString("en")} tensors, the largest first`, columns,
     rows.map(({ row }) => row)));
@@ -31,8 +39,8 @@ function memberPicker(tensor) {
     onchange: (event) => select({ tensor: findTensor(event.target.value) }) },
     names.map((name) => make("option", { value: name, selected: name === tensor.name }, name)));
   const more = members.length > names.length ? `, ${names.length} of ${members.length} listed` : "";
-  return make("p", { class: "picker" }, make("label", { for: "member" }, `One of ${members.length}${more}: `),
-    picker);
+  const label = make("label", { for: "member" }, `One of ${members.length}${more}: `);
+  return make("p", { class: "picker" }, label, picker);
 }
 
 /** Returns the dims to show: at most two, those with the most cuts, in order. */
@@ -56,8 +64,8 @@ function dimsText({ dims, shape }, shown) {
   if (!shape.length) return "One element, without dims.";
   const name = (dim) => `${dims[dim]} (${shape[dim]})`;
   const others = dims.map((_, dim) => dim).filter((dim) => !shown.includes(dim));
-  const text = shown.length === 1 ? `Across: ${name(shown[0])}.`
-    : `Down: ${name(shown[0])}. Across: ${name(shown[1])}.`;
+  const text = shown.length === 1 ? `Across: dim ${name(shown[0])}.`
+    : `Down: dim ${name(shown[0])}. Across: dim ${name(shown[1])}.`;
   return others.length ? `${text} Not shown: ${others.map(name).join(", ")}.` : text;
 }
 
@@ -71,7 +79,9 @@ function shownBoxes(geometry, side, list, shown) {
     for (const [start, stop] of boxesOf(region, ndim)) {
       const bounds = shown.map((dim) => [start[dim], stop[dim]]);
       const key = bounds.join();
-      if (!found.has(key)) found.set(key, { bounds, ranks: new Set(), text: boxText([start, stop]) });
+      if (!found.has(key)) {
+        found.set(key, { bounds, ranks: new Set(), text: boxText([start, stop]) });
+      }
       for (const rank of holders[number]) found.get(key).ranks.add(rank);
     }
   });
@@ -81,7 +91,7 @@ function shownBoxes(geometry, side, list, shown) {
 /** Returns the size of a picture: as the tensor, but never thin. */
 function pictureSize(lengths, width) {
   if (lengths.length < 2) return [width, 56];
-  const ratio = Math.min(1.1, Math.max(0.45, lengths[0] / (lengths[1] || 1)));
+  const ratio = Math.min(0.8, Math.max(0.45, lengths[0] / (lengths[1] || 1)));
   return [width, Math.round(width * ratio)];
 }
 
@@ -102,11 +112,12 @@ function boxPicture(geometry, side, list, shown, width) {
     const h = (down * (rows[1] - rows[0])) / height;
     const isChosen = holders.has(state.rank);
     const label = ranksText(holders, 2);
+    const noun = holders.size === 1 ? "rank" : "ranks";
     const first = Math.min(...holders);
     const block = draw("g", { class: isChosen ? "block chosen" : "block",
       onclick: () => select({ rank: first, side }) },
       draw("rect", { x, y, width: w, height: h }),
-      draw("title", {}, `${text}: ${holders.size === 1 ? "rank" : "ranks"} ${ranksText(holders, 12)}`));
+      draw("title", {}, `${text}: ${noun} ${ranksText(holders, 12)}`));
     if (h >= 13 && w >= 7 * label.length + 6) {
       block.append(draw("text", { x: x + w / 2, y: y + h / 2, class: "block-name" }, label));
     }
@@ -136,24 +147,23 @@ function sidePicture(tensor, side, shown) {
     tableOnDemand("Boxes as a table", () => boxTable(geometry, side, list)));
 }
 
-function drawTensor({ rank, tensor }) {
+function drawTensor({ rank, tensor: chosen }) {
+  const tensor = chosen || largest;
   for (const button of byId("kinds").querySelectorAll("[data-family]")) {
-    const isChosen = tensor && button.dataset.family === tensor.group.name;
+    const isChosen = chosen && button.dataset.family === chosen.group.name;
     button.setAttribute("aria-pressed", Boolean(isChosen));
   }
   const panel = byId("tensor-panel");
-  if (!tensor) {
-    panel.replaceChildren(make("p", { class: "muted" },
-      "Select a tensor to see the boxes into which source and destination cut it. ",
-      "The grids above then show the bytes of this tensor alone."));
-    return;
-  }
+  if (!tensor) return;
   const geometry = data.geometries[tensor.group.kind.geometry];
   const shown = shownDims(geometry);
   const loads = loadsOf(tensor);
   const total = sumOf([...loads.dst.values()]);
   const parts = [
-    make("h3", { class: "name" }, tensor.name), memberPicker(tensor),
+    make("h3", { class: "name" }, breakable(tensor.name)),
+    make("p", { class: "muted" }, chosen ? "The grids above show the bytes of this tensor alone."
+      : "The first of the largest. Select one to see it here, and its bytes in the grids above."),
+    memberPicker(tensor),
     make("dl", { class: "facts" },
       fact("Size on the wire", numElementsOf(tensor.group) * tensor.group.first, null, "size"),
       fact("Moved between ranks", total, null, "moved")),

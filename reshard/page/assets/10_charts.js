@@ -3,11 +3,12 @@
 const MARGIN = { left: 66, right: 12, top: 22, bottom: 34 };
 
 /** Returns round numbers from 0 to a little above a value. */
-function ticksTo(most) {
+function ticksTo(most, isBytes) {
   if (!(most > 0)) return [0, 1];
-  const rough = most / 4;
+  const unit = isBytes ? 1024 ** Math.floor(Math.log(most) / Math.log(1024)) : 1;
+  const rough = most / unit / 4;
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((factor) => factor * power).find((each) => each >= rough);
+  const step = unit * [1, 2, 5, 10].map((each) => each * power).find((each) => each >= rough);
   const ticks = [];
   for (let at = 0; at < most + step; at += step) ticks.push(at);
   return ticks;
@@ -15,7 +16,7 @@ function ticksTo(most) {
 
 /** Returns an empty chart with its axis; bottom is where bars stand. */
 function makeChart(width, height, most, format, label) {
-  const ticks = ticksTo(most);
+  const ticks = ticksTo(most, format === formatBytes);
   const top = ticks.at(-1);
   const bottom = height - MARGIN.bottom;
   const y = (value) => bottom - ((bottom - MARGIN.top) * value) / top;
@@ -33,7 +34,8 @@ function makeChart(width, height, most, format, label) {
 function floorLine({ chart, y }, width, seconds, name) {
   const at = y(seconds);
   chart.append(
-    draw("line", { x1: MARGIN.left, x2: width - MARGIN.right, y1: at, y2: at, class: "floor-line" }),
+    draw("line", { x1: MARGIN.left, x2: width - MARGIN.right, y1: at, y2: at,
+      class: "floor-line" }),
     draw("text", { x: width - MARGIN.right, y: at - 6, class: "floor-name" }, name));
 }
 
@@ -52,7 +54,7 @@ function binned(rows, most) {
 
 /** Returns pairs of bars; rows are {name, values}, series {name, className}. */
 function barChart(width, { rows, series, format, label, axis, floor }) {
-  const height = 240;
+  const height = 230;
   const bars = binned(rows, Math.floor((width - 80) / 5));
   const most = Math.max(floor?.seconds || 0, ...bars.flatMap(({ values }) => values));
   const made = makeChart(width, height, most, format, label);
@@ -97,7 +99,7 @@ function histogram(width, { values, label, axis, className }) {
       draw("title", {}, `${count} ranks: ${from} to ${to}`)));
   });
   for (const share of width < 500 ? [0, 1] : [0, 0.25, 0.5, 0.75, 1]) {
-    const edge = share === 0 ? "start" : share === 1 ? "end" : "middle";
+    const edge = share === 0 ? "start" : share === 1 ? "stop" : "middle";
     chart.append(draw("text", { x: MARGIN.left + inner * share, y: bottom + 14,
       class: `tick ${edge}` }, formatBytes(most * share)));
   }
@@ -110,6 +112,6 @@ function figure(title, legend, render, table) {
   const canvas = make("div", { class: "canvas" });
   onWidth(canvas, (width) => canvas.replaceChildren(render(width)));
   const keys = legend.map(({ name, className }) =>
-    make("span", { class: "key" }, make("i", { class: className }), name));
+    make("span", { class: "key" }, className && make("i", { class: className }), name));
   return make("figure", {}, make("figcaption", {}, make("b", {}, title), " ", keys), canvas, table);
 }

@@ -19,7 +19,8 @@ function domainLoads() {
 function domainFigure() {
   const rows = domainLoads();
   const { seconds, cuts } = data.figures.floor;
-  const floor = cuts.length ? { seconds, name: `floor ${formatSeconds(seconds)}, ${cuts[0].name}` } : null;
+  const name = cuts.length && `floor ${formatSeconds(seconds)}, ${cuts[0].name}`;
+  const floor = cuts.length ? { seconds, name } : null;
   const columns = [{ title: "Domain" }, { title: "Bytes out", isNumber: true },
     { title: "Bytes in", isNumber: true }, { title: "Busy out", isNumber: true },
     { title: "Busy in", isNumber: true }];
@@ -31,32 +32,49 @@ function domainFigure() {
       label: "Seconds per domain, out and in, with the floor as a line" }), table);
 }
 
+/** Returns the least, the mean and the most of some bytes in words. */
+function spreadText(values) {
+  const mean = sumOf(values) / (values.length || 1);
+  return `least ${formatBytes(Math.min(...values))}, mean ${formatBytes(mean)}, `
+    + `most ${formatBytes(Math.max(...values))}`;
+}
+
+/** Returns the floor as bytes of one rank, where all bytes go over links of ranks. */
+function floorOfRanks() {
+  if (!data.topology || sumOf(data.figures.networkSent)) return null;
+  const { seconds, cuts } = data.figures.floor;
+  return cuts.length ? { seconds: seconds * data.topology.linkRate,
+    name: `floor ${formatSeconds(seconds)}, ${cuts[0].name}` } : null;
+}
+
 function rankFigure(side, title, values, className) {
   const list = sides[side];
   const table = tableOnDemand(`${title} as a table`, () => makeTable(title,
     [{ title: "Rank", isNumber: true }, { title: "Bytes", isNumber: true }],
     list.map((rank, at) => [rankButton(rank, side), formatBytes(values[at])])));
   const axis = list.length <= MOST_BARS ? "rank" : "bytes";
+  const rows = list.map((rank, at) => ({ name: `rank ${rank}`, values: [values[at]] }));
   const render = (width) => list.length <= MOST_BARS
-    ? barChart(width, { rows: list.map((rank, at) => ({ name: `rank ${rank}`, values: [values[at]] })),
-      series: [{ name: "", className }], format: formatBytes, axis, label: title })
+    ? barChart(width, { rows, series: [{ name: "", className }], format: formatBytes, axis,
+      label: title, floor: floorOfRanks() })
     : histogram(width, { values, axis, className, label: `${title}: number of ranks by bytes` });
   const suffix = list.length <= MOST_BARS ? "" : ": number of ranks by bytes";
-  return figure(title + suffix, [], render, table);
+  return figure(title + suffix, [{ name: spreadText(values) }], render, table);
 }
 
 function cutTable() {
-  const columns = [{ title: "Cut" }, { title: "Bytes that must pass", isNumber: true },
-    { title: "Rate", isNumber: true }, { title: "Takes at least", isNumber: true }];
-  return make("div", { class: "scroll" }, makeTable("What the floor follows from, the slowest first",
-    columns, data.figures.floor.cuts.map(({ name, nbytes, rate, seconds }) =>
-      [name, formatBytes(nbytes), `${formatBytes(rate)}/s`, formatSeconds(seconds)])));
+  const columns = [{ title: "Cut" }, { title: "Bytes", isNumber: true },
+    { title: "Rate", isNumber: true }, { title: "At least", isNumber: true }];
+  const caption = "What has to pass where at least, the slowest first";
+  const rows = data.figures.floor.cuts.map(({ name, nbytes, rate, seconds }) =>
+    [name, formatBytes(nbytes), `${formatBytes(rate)}/s`, formatSeconds(seconds)]);
+  return make("div", { class: "scroll" }, makeTable(caption, columns, rows));
 }
 
 function drawLinks() {
   const { figures } = data;
-  const at = (list) => (rank) => list[indexOfRank.get(rank)];
-  const add = (side, ...lists) => sides[side].map((rank) => sumOf(lists.map((list) => at(list)(rank))));
+  const add = (side, ...lists) => sides[side].map((rank) =>
+    sumOf(lists.map((list) => list[indexOfRank.get(rank)])));
   const parts = [];
   if (data.topology) {
     const binding = figures.floor.cuts[0];
@@ -65,7 +83,7 @@ function drawLinks() {
         + `\u201c${binding.name}\u201d, which lets ${formatBytes(binding.rate)} pass per second. `
         + "A bar that reaches the line is as short as any plan can make the longest one."
       : "Nothing has to move between ranks, so there is no floor.";
-    parts.push(domainFigure());
+    if (sumOf(figures.networkSent)) parts.push(domainFigure());
   } else {
     byId("links-hint").textContent =
       "This plan was made without a topology: domains, times and the floor are not known.";

@@ -2,7 +2,7 @@
 
 const LANE_HEIGHT = 34;
 const LANE_NAMES = 104;
-const NARROW_NAMES = 74;
+const NARROW_NAMES = 92;
 
 /** Lanes from top to bottom; round k is in slot k + shift. */
 function lanes() {
@@ -37,7 +37,8 @@ function timeline(width) {
   const x = (at) => names + at * across;
   slots.forEach((slot, at) => {
     if (slot === null) {
-      chart.append(draw("text", { x: x(at) + across / 2, y: height / 2 - 8, class: "gap" }, "\u22ef"));
+      chart.append(draw("text", { x: x(at) + across / 2, y: height / 2 - 8, class: "gap" },
+        "\u22ef"));
       return;
     }
     lanes().forEach(({ name, shift }, lane) => {
@@ -81,15 +82,14 @@ function drawPhases(chart, slots, x, numRounds, numHops) {
 function drawTimes(chart, slots, x, y, seconds, numSlots, across) {
   if (!seconds) return;
   const every = Math.max(1, Math.ceil(64 / across));
-  let last = -Infinity;
   slots.forEach((slot, at) => {
     if (slot === null || slot < 0 || slot > numSlots) return;
     const isEnd = slot === numSlots;
-    if (!isEnd && (at % every || slot > numSlots - every)) return;
+    const isEarly = slot < slots.length / 2 && slot % every === 0 && slot <= numSlots - every;
+    if (!isEnd && !isEarly) return;
     const time = (seconds * slot) / numSlots;
     chart.append(draw("line", { x1: x(at), x2: x(at), y1: y - 12, y2: y - 4, class: "tick-line" }));
     chart.append(draw("text", { x: x(at), y: y + 6, class: "tick middle" }, formatSeconds(time)));
-    last = at;
   });
 }
 
@@ -113,7 +113,8 @@ function drawRounds() {
     byId("rounds-hint").textContent = "Nothing moves between ranks, so there are no rounds.";
     return;
   }
-  const each = seconds === null ? "" : `, ${formatSeconds(seconds / numSlots)} each at the rate of the busiest link`;
+  const each = seconds === null ? ""
+    : `, ${formatSeconds(seconds / numSlots)} each at the rate of the busiest link`;
   byId("rounds-hint").textContent = `${numRounds.toLocaleString("en")} `
     + `${numRounds === 1 ? "round" : "rounds"} in ${numSlots.toLocaleString("en")} slots${each}. `
     + "In a slot one round comes from the sources while earlier ones are passed on; "

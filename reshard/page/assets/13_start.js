@@ -4,12 +4,10 @@ function start() {
   drawHeader();
   makeMesh("src");
   makeMesh("dst");
-  applySize();
+  fitSize();
+  window.addEventListener("resize", () => (isSizeChosen ? drawArrows() : fitSize()));
   byId("smaller").addEventListener("click", () => resize(-1));
   byId("larger").addEventListener("click", () => resize(1));
-  byId("who-hint").textContent = data.topology
-    ? "A frame is a domain: its ranks are joined by fast links of their own. Darker is more bytes."
-    : "Darker is more bytes.";
   byId("mesh-table").append(tableOnDemand("Ranks as a table", meshTable));
   drawKinds();
   drawLinks();
