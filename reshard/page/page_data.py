@@ -14,7 +14,7 @@ from reshard.logical_space import Side, pieces_of_rank
 from reshard.matching import Geometry, TensorPair
 from reshard.page.figures import Figures, find_figures
 from reshard.page.name_groups import NameGroups
-from reshard.page.streams import Flow, FlowOfKind, Streams, flows_of
+from reshard.page.streams import FlowOfKind, Streams, flows_of
 from reshard.plan import Plan
 from reshard.topology import Topology
 
@@ -91,11 +91,12 @@ class _Tables:
             geometry = self.geometries.add(id(pair.geometry), _geometry(pair.geometry))
         number = self.flows.find(id(flow))
         if number is None:
-            number = self.flows.add(id(flow), {"period": flow.period, "turns": {}})
+            turns = {"always": _encoded(flow.always)}
+            number = self.flows.add(id(flow), {"period": flow.period, "turns": turns})
         data = self.flows.items[number]
-        for turn in ("always", *found.turns()):
+        for turn in found.turns() if flow.period > 1 else ():
             if str(turn) not in data["turns"]:
-                data["turns"][str(turn)] = _streams_of(flow, turn)
+                data["turns"][str(turn)] = _encoded(flow.of_turn(turn))
         itemsizes: dict[tuple[int, int], list[tuple[str, int]]] = {}
         for index, rotation in kind.members:
             each = self._pairs[index]
@@ -114,10 +115,6 @@ class _Tables:
                 for group in self.names.group(names)
             ],
         }
-
-
-def _streams_of(flow: Flow, turn: int | str) -> PageData:
-    return _encoded(flow.always if turn == "always" else flow.of_turn(int(turn)))
 
 
 def _encoded(streams: Streams) -> PageData:

@@ -11,7 +11,6 @@ from collections import Counter
 from typing import NamedTuple
 
 from reshard.geometry_plan import GeometryPlan
-from reshard.places import PlaceTable
 from reshard.planner import Kind, Planner
 from reshard.shipment import Shipment
 
