@@ -77,8 +77,17 @@ class Peers {
   }
 }
 
+// Several parts of the page ask for the same sums.
+let lastTraffic = {};
+
 /** Returns what a rank sends to and receives from each peer, of all tensors or of one. */
 function trafficOf(rank, tensor) {
+  if (lastTraffic.rank === rank && lastTraffic.tensor === tensor) return lastTraffic.found;
+  lastTraffic = { rank, tensor, found: sumTraffic(rank, tensor) };
+  return lastTraffic.found;
+}
+
+function sumTraffic(rank, tensor) {
   const sent = new Peers();
   const received = new Peers();
   const copied = new Peers();

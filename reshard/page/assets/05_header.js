@@ -31,8 +31,8 @@ function drawHeader() {
         `${countText(topology.domainRates.length, "domain")}, ${topology.name}`, crossing),
       tile("Floor", formatSeconds(floor.seconds),
         binding ? `no plan is faster: ${binding.name}` : "nothing has to move"),
-      tile("Predicted", formatSeconds(seconds), `the floor is ${(100 * share).toFixed(1)} % of it`),
-      tile("Busiest", figures.busiest || "nothing", "of all links and cards"),
+      tile("Predicted", formatSeconds(seconds),
+        `busiest: ${figures.busiest}; the floor is ${(100 * share).toFixed(1)} % of it`),
     );
   }
   byId("tiles").replaceChildren(...tiles);

@@ -3,20 +3,28 @@
 const STEPS = 8;
 const CELL_SIZES = [8, 11, 14, 18, 24, 32, 44];
 const cells = { src: new Map(), dst: new Map() };
-const TALL_ENOUGH = 640;
+const TALL_ENOUGH = 760;
 let cellSize = CELL_SIZES[0];
 let isSizeChosen = false;
 
 /** Takes the largest cells with which both sides are seen at once. */
 function fitSize() {
-  const meshes = byId("meshes");
-  for (const size of [...CELL_SIZES].reverse()) {
-    cellSize = size;
-    applySize();
-    const heights = ["src", "dst"].map((side) => byId(`mesh-${side}`).offsetHeight);
-    const isBeside = meshes.offsetHeight < heights[0] + heights[1];
-    if (isBeside ? Math.max(...heights) <= TALL_ENOUGH : sumOf(heights) <= 2 * TALL_ENOUGH) return;
+  // By halves, as each try lays out the page.
+  let [low, high] = [0, CELL_SIZES.length - 1];
+  while (low < high) {
+    const middle = Math.ceil((low + high) / 2);
+    byId("meshes").style.setProperty("--cell", `${CELL_SIZES[middle]}px`);
+    if (isSeenAtOnce()) low = middle;
+    else high = middle - 1;
   }
+  cellSize = CELL_SIZES[low];
+  applySize();
+}
+
+function isSeenAtOnce() {
+  const heights = ["src", "dst"].map((side) => byId(`mesh-${side}`).offsetHeight);
+  const isBeside = byId("meshes").offsetHeight < heights[0] + heights[1];
+  return isBeside ? Math.max(...heights) <= TALL_ENOUGH : sumOf(heights) <= 2 * TALL_ENOUGH;
 }
 
 /** Returns the ranks of a side by domain, and in it by host. */

@@ -1,6 +1,7 @@
 // Arrows between the selected rank and those it exchanges most with.
 
 const MOST_ARROWS = 24;
+const MOST_ARROWS_ON_TOP = 8; // where one side is above the other
 
 function centreOf(side, rank, frame) {
   const cell = cells[side].get(rank);
@@ -23,9 +24,9 @@ function arrow(from, to, share, isBack) {
 }
 
 /** Returns what flows to or from a rank: per peer, or per domain where peers are many. */
-function flowsAround(rank, tensor) {
+function flowsAround(rank, tensor, most) {
   const { sent, received } = trafficOf(rank, tensor);
-  const isMany = sent.entries.size + received.entries.size > MOST_ARROWS;
+  const isMany = sent.entries.size + received.entries.size > most;
   const sums = new Map();
   for (const [peers, isBack] of [[received, true], [sent, false]]) {
     for (const { peer, hop, nbytes } of peers.entries.values()) {
@@ -38,7 +39,7 @@ function flowsAround(rank, tensor) {
     }
   }
   const flows = [...sums.values()].sort((a, b) => b.nbytes - a.nbytes);
-  return { isMany, flows: flows.slice(0, MOST_ARROWS), numLeftOut: flows.length - MOST_ARROWS };
+  return { isMany, flows: flows.slice(0, most), numLeftOut: flows.length - most };
 }
 
 function centreOfDomain(side, rank, frame) {
@@ -62,7 +63,8 @@ function drawArrows() {
     const frame = byId("meshes").getBoundingClientRect();
     layer.setAttribute("viewBox", `0 0 ${frame.width} ${frame.height}`);
     layer.append(arrowHead());
-    const { isMany, flows, numLeftOut } = flowsAround(rank, tensor);
+    const most = frame.width < 620 ? MOST_ARROWS_ON_TOP : MOST_ARROWS;
+    const { isMany, flows, numLeftOut } = flowsAround(rank, tensor, most);
     const here = centreOf(side, rank, frame);
     for (const { side: where, peer, isBack, nbytes } of flows) {
       const there = (isMany ? centreOfDomain : centreOf)(where, peer, frame);
@@ -71,7 +73,7 @@ function drawArrows() {
       layer.append(isBack ? arrow(there, here, share, true) : arrow(here, there, share, false));
     }
     const per = isMany ? ", one per domain" : "";
-    const few = numLeftOut > 0 ? `; the ${MOST_ARROWS} largest` : "";
+    const few = numLeftOut > 0 ? `; the ${most} largest` : "";
     hint.push(`Blue arrows lead to rank ${rank}, orange ones from it${per}${few}.`);
   }
   byId("who-hint").textContent = hint.join(" ");
