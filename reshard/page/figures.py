@@ -69,6 +69,8 @@ def find_figures(plan: Plan, flows: list[FlowOfKind]) -> Figures:
     if topology is None:
         return Figures(loads, None, "", None, num_rounds, num_hops)
     busy, busiest = max(_busy_seconds(loads, topology), default=(0.0, "nothing"))
+    if not busy:
+        busiest = "nothing"
     slots = num_rounds + num_hops - 1
     seconds = busy * slots / num_rounds if num_rounds else 0.0
     floor = find_floor(planner, topology)

@@ -97,7 +97,8 @@ function formatSeconds(seconds) {
   if (seconds === 0) return "0 s";
   if (seconds >= 1) return `${shortNumber(seconds)} s`;
   if (seconds >= 1e-3) return `${shortNumber(seconds * 1e3)} ms`;
-  return `${shortNumber(seconds * 1e6)} \u00b5s`;
+  if (seconds >= 1e-6) return `${shortNumber(seconds * 1e6)} \u00b5s`;
+  return `${shortNumber(seconds * 1e9)} ns`;
 }
 
 function shortNumber(value) {
