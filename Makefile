@@ -98,6 +98,18 @@ test-unit: build ## Run the tests of single modules, and the laws over random la
 test-processes: build ## Run the tests that start several processes
 	@$(BIN)/python -m pytest -m processes
 
+# Debian's chromium and its driver, for tests/browser; nothing is downloaded but Debian's packages.
+.PHONY: browser
+browser: ## Install the browser that tests/browser drives, where that is possible
+	@if command -v chromium > /dev/null && command -v chromedriver > /dev/null; then \
+		echo "chromium and chromedriver are there"; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+		apt-get -qq update && DEBIAN_FRONTEND=noninteractive \
+			apt-get -qq install -y --no-install-recommends chromium chromium-driver > /dev/null; \
+	else \
+		echo "no chromium and no right to install it: tests/browser will be skipped"; \
+	fi
+
 .PHONY: native-test asan tsan
 native-test: build/native/.tested ## Run the C++ tests
 asan: build/asan/.tested ## Run the C++ tests under address and undefined-behaviour sanitizers

@@ -27,6 +27,9 @@ LAYERS = {
         "safetensors_header", "checkpoint", "model_reader", "stage_layouts", "parallelism",
         "scaled_model",
     },
+    "pictures": {
+        "page", "page.figures", "page.html", "page.name_groups", "page.page_data", "page.streams",
+    },
     "memory and border": {
         "buffers", "overlap", "_native", "_native_bindings", "fingerprint", "program_table",
         "verification", "local_program", "environment", "versions", "exclusive", "run_stats",

@@ -123,3 +123,16 @@ def test_no_todo_without_an_issue():
         if re.search(r"\b(TODO|FIXME|XXX)\b", line) and not re.search(r"#\d+", line)
     ]
     assert found == []
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "reshard" / "page" / "assets").iterdir()), ids=lambda path: path.name
+)
+def test_assets_of_the_page_are_short_and_ask_for_nothing(path):
+    lines = path.read_text().splitlines()
+    assert len(lines) <= 400
+    for number, line in enumerate(lines, 1):
+        assert line.isascii() and len(line) <= MAX_WIDTH, number
+        assert not re.search(r"https?:|fetch\(|XMLHttpRequest|import\(|\.innerHTML", line) or (
+            "www.w3.org/2000/svg" in line  # a name space, which is never opened
+        ), number

@@ -64,8 +64,8 @@ def test_examples_of_pages(page):
 
 
 def modules(package: str) -> list[str]:
-    names = [path.stem for path in sorted((ROOT / package).glob("*.py")) if path.stem[0] != "_"]
-    return [f"{package}.{name}" for name in names]
+    paths = [path for path in sorted((ROOT / package).rglob("*.py")) if path.stem[0] != "_"]
+    return [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths]
 
 
 @pytest.mark.parametrize("name", modules("reshard"))
