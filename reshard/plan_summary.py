@@ -46,14 +46,13 @@ def plan_to_json(plan: Plan) -> str:
 
 
 def summarize(plan: Plan) -> dict[str, Any]:
-    """Returns the document of a plan; plans every rank.
+    """Returns the document of a plan; without a topology it plans every rank.
 
     Raises:
         PlanError: if a source layout does not hold what a destination stores; if the staging budget
             is too small.
     """
     cluster = _whole_cluster(plan)
-    schedule = plan.schedule
     topology = plan.topology
     return {
         "format": FORMAT,
@@ -70,12 +69,7 @@ def summarize(plan: Plan) -> dict[str, Any]:
         "num_hops": plan.num_hops,
         "moved_bytes": sum(cluster.loads.sent),
         "crossing_bytes": None if topology is None else cluster.loads.crossing,
-        "schedule": {
-            "num_rounds": schedule.num_rounds,
-            "chunk_bytes": schedule.chunk_bytes,
-            "staging_bytes": schedule.staging_bytes,
-            "budget_bytes": plan.staging_bytes,
-        },
+        "schedule": _schedule(plan),
         "kinds": _kinds(plan),
         "loads": {
             "ranks": list(cluster.loads.ranks),
@@ -84,6 +78,25 @@ def summarize(plan: Plan) -> dict[str, Any]:
         "sums": _sums(plan, cluster.loads),
         "floor": cluster.floor and _floor(cluster.floor),
         "prediction": cluster.prediction,
+    }
+
+
+def _schedule(plan: Plan) -> dict[str, Any]:
+    """Returns rounds; in several domains these are of agreed progress and not of agreed bytes."""
+    budget = {"budget_bytes": plan.staging_bytes}
+    if plan.topology is not None:
+        return {
+            "num_rounds": plan.view.pace.num_rounds,
+            "chunk_bytes": None,
+            "staging_bytes": None,
+            **budget,
+        }
+    schedule = plan.schedule
+    return {
+        "num_rounds": schedule.num_rounds,
+        "chunk_bytes": schedule.chunk_bytes,
+        "staging_bytes": schedule.staging_bytes,
+        **budget,
     }
 
 

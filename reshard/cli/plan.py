@@ -12,6 +12,7 @@ from typing import Any
 
 from reshard.cli.arguments import add_json_argument, add_plan_arguments, read_request
 from reshard.cli.console import Steps, seconds_text, show_facts, show_json, show_lines, show_table
+from reshard.page import make_page
 from reshard.plan import Plan
 from reshard.plan_summary import summarize
 from reshard.plan_text import format_bytes
@@ -29,25 +30,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write the JSON document to a file as well, for 'reshard diff'",
     )
+    parser.add_argument(
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="write a page to look at in a browser: who holds what, who sends to whom, link loads "
+        "against the floor, rounds",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Plans and shows the plan; returns 0."""
+    """Plans, shows the plan and writes the files that were asked for; returns 0."""
     request = read_request(arguments)
-    document = make_document(request.plan(), Steps())
+    plan, steps = request.plan(), Steps()
+    document = make_document(plan, steps)
+    title = f"{request.sides.model}; {request.sides.src} -> {request.sides.dst}"
+    if arguments.html is not None:
+        with steps.step("drawing the page"):
+            arguments.html.write_text(make_page(plan, title=title), encoding="utf-8")
     if arguments.output is not None:
         arguments.output.write_text(json.dumps(document) + "\n", encoding="utf-8")
     if arguments.json:
         show_json(document)
     else:
-        _show(document, f"{request.sides.model}; {request.sides.src} -> {request.sides.dst}")
+        _show(document, title)
     return 0
 
 
 def make_document(plan: Plan, steps: Steps) -> dict[str, Any]:
     """Returns the document of a plan, and shows how far it is."""
-    for rank in steps.each("planning each rank", plan.dst_ranks):
-        plan.rank_plan(rank)
+    if plan.topology is None:
+        for rank in steps.each("planning each rank", plan.dst_ranks):
+            plan.rank_plan(rank)
     with steps.step("adding up loads"):
         return summarize(plan)
 
@@ -108,13 +122,17 @@ def _facts(document: dict[str, Any]) -> list[tuple[str, object]]:
             ("moved between domains", format_bytes(crossing)),
             ("at least between domains", format_bytes(floor["crossing_bytes"])),
         ]
-    facts += [
-        ("hops", document["num_hops"]),
-        ("rounds", f"{schedule['num_rounds']} of {format_bytes(schedule['chunk_bytes'])}"),
-        ("staging on the busiest rank", format_bytes(schedule["staging_bytes"])),
-        ("digest", document["digest"][:16]),
-    ]
-    return facts
+    facts.append(("hops", document["num_hops"]))
+    budget = format_bytes(schedule["budget_bytes"])
+    if schedule["chunk_bytes"] is None:
+        facts.append(("rounds", f"{schedule['num_rounds']} in {budget} per rank"))
+    else:
+        staging = format_bytes(schedule["staging_bytes"])
+        facts += [
+            ("rounds", f"{schedule['num_rounds']} of {format_bytes(schedule['chunk_bytes'])}"),
+            ("staging on the busiest rank", f"{staging} of {budget}"),
+        ]
+    return [*facts, ("digest", document["digest"][:16])]
 
 
 def _count(runs: list[list[int]]) -> str:
