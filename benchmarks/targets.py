@@ -10,6 +10,7 @@ __all__ = [
     "LIMIT",
     "OURS",
     "Verdict",
+    "at_most",
     "judge_kills",
     "judge_packs",
     "judge_plans",
@@ -49,24 +50,24 @@ def judge_refits(cases: list[CaseResult]) -> list[Verdict]:
         steady = ours.seconds.median
         if case.workload == "dense-1.5g":
             ratio = steady / limit.seconds.median
-            verdicts.append(_at_most(f"refit {title}, x one copy", ratio, _REFIT_RATIO, ""))
+            verdicts.append(at_most(f"refit {title}, x one copy", ratio, _REFIT_RATIO, ""))
             first = ours.first_s / steady
-            verdicts.append(_at_most(f"refit {title}, first / steady", first, _FIRST_RATIO, ""))
+            verdicts.append(at_most(f"refit {title}, first / steady", first, _FIRST_RATIO, ""))
         if case.workload == "tiny-1000":
-            verdicts.append(_at_most(f"refit {title}", steady * 1e3, _TINY_S * 1e3, " ms"))
+            verdicts.append(at_most(f"refit {title}", steady * 1e3, _TINY_S * 1e3, " ms"))
         if case.workload == "small-200" and ours.back_to_back:
             each = ours.back_to_back.median * 1e3
-            verdicts.append(_at_most(f"refit {title}, back to back", each, _SMALL_S * 1e3, " ms"))
+            verdicts.append(at_most(f"refit {title}, back to back", each, _SMALL_S * 1e3, " ms"))
         extra = max(ours.source_extra_bytes, ours.destination_extra_bytes) / 2**20
         name = f"peak extra memory {title}, either side"
-        verdicts.append(_at_most(name, extra, _STAGING_BYTES / 2**20, " MiB"))
+        verdicts.append(at_most(name, extra, _STAGING_BYTES / 2**20, " MiB"))
     return verdicts
 
 
 def judge_plans(plans: list[PlanResult]) -> list[Verdict]:
     """Judges one rank's cold plan of every model and side."""
     return [
-        _at_most(
+        at_most(
             f"cold plan {plan.model}, {plan.side}",
             plan.plan_seconds.median * 1e3,
             _PLAN_S * 1e3,
@@ -86,7 +87,7 @@ def judge_kills(kills: list[Kill]) -> list[Verdict]:
         if kill.last_s is None:
             verdicts.append(Verdict(name, f"<= {_KILL_S * 1e3:.0f} ms", "never", passed=False))
         else:
-            verdicts.append(_at_most(name, kill.last_s * 1e3, _KILL_S * 1e3, " ms"))
+            verdicts.append(at_most(name, kill.last_s * 1e3, _KILL_S * 1e3, " ms"))
     return verdicts
 
 
@@ -104,5 +105,6 @@ def judge_packs(packs: list[PackResult]) -> list[Verdict]:
     ]
 
 
-def _at_most(name: str, measured: float, limit: float, unit: str) -> Verdict:
+def at_most(name: str, measured: float, limit: float, unit: str) -> Verdict:
+    """Returns whether something is at most a limit."""
     return Verdict(name, f"<= {limit:g}{unit}", f"{measured:.2f}{unit}", measured <= limit)

@@ -194,27 +194,30 @@ class _DomainDelivery(Delivery):
     Args:
         lines: how all takers get it.
         period: of all lines.
+        places: taker -> number of its line, its place there.
         turn, rotation: as in `based` and `turned`.
     """
 
     def __init__(
-        self, lines: tuple[Line, ...], period: int, *, turn: int = 0, rotation: int = 0
+        self,
+        lines: tuple[Line, ...],
+        period: int,
+        places: dict[int, tuple[int, int]],
+        *,
+        turn: int = 0,
+        rotation: int = 0,
     ) -> None:
         super().__init__(lines[0].striping, period, max([line.num_hops for line in lines]))
         self._lines, self._turn, self._rotation = lines, turn, rotation
         self._stripings = [line.striping.based(turn).turned(rotation) for line in lines]
-        self._places = {
-            taker: (number, place)
-            for number, line in enumerate(lines)
-            for place, members in enumerate(line.groups)
-            for taker in members
-        }
+        self._places = places
         self._inflows: dict[tuple[int, int], list[_Inflow]] = {}
 
     def _moved(self, turn: int, rotation: int) -> Delivery:
         return _DomainDelivery(
             self._lines,
             self.period,
+            self._places,
             turn=self._turn + turn,
             rotation=self._rotation + rotation,
         )
@@ -345,4 +348,10 @@ def make_delivery(
     if far:
         everyone = tuple(range(num_holders))
         lines.append(make_line(shape, everyone, tuple(far), itemsize, direct))
-    return _DomainDelivery(tuple(lines), math.lcm(*[line.period for line in lines]))
+    places = {
+        taker: (number, place)
+        for number, line in enumerate(lines)
+        for place, members in enumerate(line.groups)
+        for taker in members
+    }
+    return _DomainDelivery(tuple(lines), math.lcm(*[line.period for line in lines]), places)

@@ -32,7 +32,12 @@ class GeometryPlan(Protocol):
     """What planners of one geometry answer, by position of a rank in its side's layout.
 
     Legs come in canonical order.
+
+    Attributes:
+        are_apart: True if no two shipments that one domain receives have common elements.
     """
+
+    are_apart: bool
 
     def sends(self, position: int) -> Turning[tuple[Leg, ...]]:
         """Returns what a source rank sends; peers are positions of the destination."""
@@ -107,6 +112,8 @@ class GridPlan:
         self._groups = DeliveryTable(places, geometry.itemsize)
         self._sending: dict[int, Turning[tuple[Leg, ...]]] = {}
         self._taking: dict[int, Turning[Taken]] = {}
+        self._shipments: list[Shipment] | None = None
+        self.are_apart = True
 
     def sends(self, position: int) -> Turning[tuple[Leg, ...]]:
         """Returns what a source rank sends."""
@@ -139,8 +146,11 @@ class GridPlan:
 
     def shipments(self) -> list[Shipment]:
         """Returns every box that moves between any two ranks."""
-        if self._is_empty:
-            return []
+        if self._shipments is None:
+            self._shipments = [] if self._is_empty else self._find_shipments()
+        return self._shipments
+
+    def _find_shipments(self) -> list[Shipment]:
         found = []
         for cells in product(*[range(len(table.cells)) for table in self._dst.tables]):
             copies = self._dst.positions_of(cells)

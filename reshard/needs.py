@@ -7,7 +7,7 @@ count once per rank or domain: for each of these, the tensor that wants most of 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from reshard.box_sets import disjoint_volume
@@ -15,6 +15,7 @@ from reshard.geometry_plan import GeometryPlan
 from reshard.matching import TensorPair
 from reshard.places import Places, PlaceTable
 from reshard.planner import Kind, Planner
+from reshard.shipment import Shipment
 from reshard.topology import Topology
 from reshard.transfer import BoxKey
 
@@ -73,24 +74,34 @@ def _nothing() -> Needs:
 
 def _by_position(plan: GeometryPlan, places: Places | None) -> Needs:
     """Returns elements of one tensor; a domain is named by a position of its side that is in it."""
-    boxes: tuple[defaultdict[Group, list[BoxKey]], ...] = tuple(defaultdict(list) for _ in range(4))
+    needs = _nothing()
+    boxes: defaultdict[tuple[int, Group], list[BoxKey]] = defaultdict(list)
     for shipment in plan.shipments():
-        takers = {taker for taker, _ in shipment.takers}
-        if not takers:
-            continue
-        for taker in takers:
-            boxes[0][taker,].append(shipment.box)
-        boxes[2][shipment.holders].append(shipment.box)
-        if places is None:
-            continue
-        held = {places.src[holder]: holder for holder in reversed(shipment.holders)}
-        wanted = {places.dst[taker]: taker for taker in sorted(takers, reverse=True)}
-        far = wanted.keys() - held.keys()
-        for domain in far:
-            boxes[1][wanted[domain],].append(shipment.box)
-        if far:
-            boxes[3][tuple(sorted(held.values()))].append(shipment.box)
-    return Needs(*[Counter({g: disjoint_volume(each) for g, each in of.items()}) for of in boxes])
+        volume = shipment.num_elements
+        for number, group in _groups(shipment, places):
+            needs[number][group] += volume
+            if not plan.are_apart:
+                boxes[number, group].append(shipment.box)
+    for (number, group), each in boxes.items():
+        needs[number][group] = disjoint_volume(each)
+    return needs
+
+
+def _groups(shipment: Shipment, places: Places | None) -> Iterator[tuple[int, Group]]:
+    """Yields who needs a box and who alone has it, as (number of the field of `Needs`, positions)."""
+    takers = {taker for taker, _ in shipment.takers}
+    if not takers:
+        return
+    yield from [(0, (taker,)) for taker in takers]
+    yield 2, shipment.holders
+    if places is None:
+        return
+    held = {places.src[holder]: holder for holder in reversed(shipment.holders)}
+    wanted = {places.dst[taker]: taker for taker in sorted(takers, reverse=True)}
+    far = wanted.keys() - held.keys()
+    yield from [(1, (wanted[domain],)) for domain in far]
+    if far:
+        yield 3, tuple(sorted(held.values()))
 
 
 def _of_kind(kind: Kind, elements: Needs, topology: Topology) -> Needs:

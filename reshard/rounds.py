@@ -78,14 +78,16 @@ def spans_of(pairs: Sequence[TensorPair]) -> list[Span]:
 
 
 def _stored_on_one_rank(pair: TensorPair) -> int:
-    """Returns how many elements a destination rank stores: the most of three, at least 1."""
+    """Returns how many elements a destination rank stores: the more of two, at least 1."""
     side, ndim = pair.geometry.dst, len(pair.geometry.space.shape)
     ranks = side.layout.ranks
-    volumes = [
-        sum([piece.num_elements for piece in pieces_of_rank(side, ndim, rank)])
-        for rank in dict.fromkeys((ranks[0], ranks[len(ranks) // 2], ranks[-1]))
-    ]
-    return max(1, *volumes)
+    return max(
+        1,
+        *[
+            sum([piece.num_elements for piece in pieces_of_rank(side, ndim, rank)])
+            for rank in {ranks[0], ranks[len(ranks) // 2]}
+        ],
+    )
 
 
 @dataclass(frozen=True, slots=True)

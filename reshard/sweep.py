@@ -74,6 +74,7 @@ class SweepPlan:
             wanted = box_holders(geometry.dst, ndim)
             atoms = _make_atoms(sources, wanted)
         table = DeliveryTable(places, geometry.itemsize)
+        self.are_apart = False
         self._shipments = [_shipment(atom, geometry, table) for atom in atoms]
         deliveries = [each.delivery for each in self._shipments if each.delivery is not None]
         # Rotations that differ by this choose the same ends of every box.
