@@ -88,7 +88,7 @@ def _by_position(plan: GeometryPlan, places: Places | None) -> Needs:
 
 
 def _groups(shipment: Shipment, places: Places | None) -> Iterator[tuple[int, Group]]:
-    """Yields who needs a box and who alone has it, as (number of the field of `Needs`, positions)."""
+    """Yields who needs a box and who alone has it: (number of a field of `Needs`, positions)."""
     takers = {taker for taker, _ in shipment.takers}
     if not takers:
         return

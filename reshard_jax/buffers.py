@@ -47,8 +47,10 @@ def source_buffers(
     try:
         jax.block_until_ready(list(arrays))  # type: ignore[no-untyped-call]
         return _buffers(description, arrays)
-    except (RuntimeError, ValueError) as error:
-        # Another thread may donate an array while its shards are being taken hold of.
+    except (RuntimeError, ValueError, TypeError, AttributeError) as error:
+        # Another thread may donate an array while its shards are being taken hold of. JAX then
+        # raises what comes of it, such as "'NoneType' object is not iterable" of its list of
+        # shards; an error of any other origin goes on as it is.
         _check_alive(description, arrays, error)
         # JAX may say so of a buffer or a shard before it does of the array.
         if "deleted" in str(error) or "donated" in str(error):

@@ -241,6 +241,32 @@ def test_an_array_that_another_thread_donates_meanwhile(text, expected, monkeypa
         source_buffers(description_of({"w": array}), [array])
 
 
+@pytest.mark.parametrize("kind", [RuntimeError, ValueError, TypeError, AttributeError])
+def test_an_array_that_is_gone_halfway_is_told_by_name(kind, monkeypatch):
+    """Whatever JAX trips over then: its list of shards, for one, is None all of a sudden."""
+    array = jax.device_put(np.ones((4, 4), np.float32), sharding_of())
+    description = description_of({"w": array})
+
+    def lose(arrays):
+        array.delete()
+        raise kind("'NoneType' object is not iterable")
+
+    monkeypatch.setattr(jax, "block_until_ready", lose)
+    with pytest.raises(LayoutError, match="w: the array was deleted or donated"):
+        source_buffers(description, [array])
+
+
+def test_an_error_of_another_origin_is_not_taken_for_donation(monkeypatch):
+    array = jax.device_put(np.ones((4, 4), np.float32), sharding_of())
+
+    def fail(arrays):
+        raise TypeError("'NoneType' object is not iterable")
+
+    monkeypatch.setattr(jax, "block_until_ready", fail)
+    with pytest.raises(TypeError, match="not iterable"):
+        source_buffers(description_of({"w": array}), [array])
+
+
 def test_donated_arrays_are_refused_by_name():
     array = jax.device_put(np.ones((4, 4), np.float32), sharding_of())
     description = description_of({"w": array})
