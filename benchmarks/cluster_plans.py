@@ -230,7 +230,7 @@ def _stage_spread(plan: Plan) -> float:
     loads = plan.view.loads
     forwarded = dict(zip(loads.ranks, loads.forwarded, strict=True))
     sent = dict(zip(loads.ranks, loads.sent, strict=True))
-    stages = {tuple(sorted(kind.src_ranks)) for kind in plan._planner.kinds}
+    stages = {tuple(sorted(kind.src_ranks)) for kind in plan.planner.kinds}
     return max(_spread([sent[rank] - forwarded[rank] for rank in stage]) for stage in stages)
 
 

@@ -206,7 +206,11 @@ def _count(given: object) -> int | None:
 
 def _order(name: str, layer: Layer) -> tuple[int, int, list[tuple[int, str]]]:
     """Orders parameters by stage and layer, inside a layer by name with numbers by value."""
-    words = [(int(w), "") if w.isdigit() else (-1, w) for w in re.split(r"(\d+)", name) if w]
+    words = [
+        (int(word), "") if re.fullmatch("[0-9]{1,18}", word) else (-1, word)
+        for word in re.split("([0-9]+)", name)
+        if word
+    ]
     if isinstance(layer, int):
         return 1, layer, words
     return (0 if layer == "first" else 2), 0, words

@@ -35,7 +35,7 @@ class ClusterView:
         num_hops: how often a byte moves, at most.
         prediction: of this plan.
         direct: of the plan in which holders serve every rank themselves.
-        gather_and_broadcast_seconds: of the conventional way.
+        gather_and_broadcast_seconds: of the conventional way; at least the floor.
     """
 
     topology: Topology
@@ -61,13 +61,8 @@ class ClusterView:
         return self.floor.seconds / self.busy_seconds if self.busy_seconds else 1.0
 
 
-def make_view(plan: Plan, planner: Planner, platform: Platform | None = None) -> ClusterView:
-    """Returns the figures of a plan; about a second for 1,000 ranks.
-
-    Args:
-        plan: has a topology.
-        planner: of the plan.
-        platform: constants of the predictions; None means those of the topology's kind.
+def make_view(plan: Plan) -> ClusterView:
+    """Returns the figures of a plan that has a topology; about a second for 1,000 ranks.
 
     Raises:
         PlanError: if the plan has no topology; if a source layout does not hold what a destination
@@ -79,16 +74,20 @@ def make_view(plan: Plan, planner: Planner, platform: Platform | None = None) ->
             "this plan knows no topology, so no time follows from it. Give make_plan(..., "
             "topology=), such as Topology.dgx_h100(num_ranks)."
         )
-    platform = platform or Platform.of(topology)
+    planner, platform = plan.planner, Platform.of(topology)
     loads = find_loads(planner, topology)
     busy, busiest = busiest_link(loads, topology)
-    pace, num_messages = _schedule_of(plan, loads)
-    direct_loads = find_loads(Planner(plan.pairs), topology)
+    pace, num_messages = _schedule_of(plan, planner, loads)
+    direct = Planner(plan.pairs)
+    direct_loads = find_loads(direct, topology)
+    direct_pace, direct_messages = _schedule_of(plan, direct, direct_loads)
+    floor = find_floor(planner, topology)
+    conventional = predict_gather_and_broadcast(_nbytes(plan), platform)
     return ClusterView(
         topology,
         platform,
         loads,
-        find_floor(planner, topology),
+        floor,
         busy,
         busiest,
         pace,
@@ -105,11 +104,11 @@ def make_view(plan: Plan, planner: Planner, platform: Platform | None = None) ->
             direct_loads,
             topology,
             platform,
-            num_rounds=pace.num_rounds,
+            num_rounds=direct_pace.num_rounds,
             num_hops=1,
-            num_messages=num_messages,
+            num_messages=direct_messages,
         ),
-        predict_gather_and_broadcast(_nbytes(plan), platform),
+        max(conventional, floor.seconds),
     )
 
 
@@ -118,7 +117,7 @@ def _nbytes(plan: Plan) -> int:
     return sum([math.prod(spec.shape) * spec.dtype.itemsize for spec in sources.values()])
 
 
-def _schedule_of(plan: Plan, loads: Loads) -> tuple[Pace, int]:
+def _schedule_of(plan: Plan, planner: Planner, loads: Loads) -> tuple[Pace, int]:
     """Returns the pace and the messages per round, from the busiest ranks of both sides.
 
     At run time all ranks agree on the pace; here a few have to speak for the others.
@@ -131,6 +130,6 @@ def _schedule_of(plan: Plan, loads: Loads) -> tuple[Pace, int]:
         plan.dst_ranks[-1],
     }
     spans = spans_of(plan.pairs)
-    plans = [plan.rank_plan(rank) for rank in sorted(ranks)]
+    plans = [planner.plan_rank(rank) for rank in sorted(ranks)]
     pace = agreed([pace_of(each, plan.pairs, spans, plan.staging_bytes) for each in plans])
     return pace, max([len(each.messages) for each in plans])

@@ -137,13 +137,16 @@ def _move(plan: Plan, verb: Literal["sends", "receives"], transfer: Transfer) ->
     if transfer.src_rank == transfer.dst_rank:
         why = "which holds it already"
     elif transfer.hop:
-        why = f"which has received it by hop {transfer.hop - 1}"
+        why = (
+            f"which received it at hop {transfer.hop - 1} and passes it on{_reach(plan, transfer)}"
+        )
     else:
         num_holders = _num_holders(plan, transfer)
         why = (
             "the only holder"
             if num_holders == 1
-            else f"one of {num_holders} holders, which share the bytes of this box evenly"
+            else f"one of {num_holders} holders, which share out stripes and turns so that all "
+            "send alike"
         )
     return Move(
         verb,
@@ -155,6 +158,16 @@ def _move(plan: Plan, verb: Literal["sends", "receives"], transfer: Transfer) ->
         num_holders,
         why,
     )
+
+
+def _reach(plan: Plan, transfer: Transfer) -> str:
+    """Returns why it is passed on, as far as domains say."""
+    if plan.topology is None:
+        return ""
+    domains = plan.topology.domains
+    if domains[transfer.src_rank] == domains[transfer.dst_rank]:
+        return " inside their domain, which gets each byte once from outside"
+    return " to another domain, for the holders have no time for all domains"
 
 
 def _num_holders(plan: Plan, transfer: Transfer) -> int:

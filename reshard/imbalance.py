@@ -42,7 +42,7 @@ class Imbalance:
 
 def imbalances(plan: Plan) -> list[Imbalance]:
     """Returns every group of ranks whose busiest is above the mean by more than `MAX_RATIO`."""
-    loads = find_loads(plan._planner, plan.topology)
+    loads = find_loads(plan.planner, plan.topology)
     columns = zip(loads.ranks, loads.sent, loads.forwarded, strict=True)
     sent = {rank: nbytes - forwarded for rank, nbytes, forwarded in columns}
     received = dict(zip(loads.ranks, loads.received, strict=True))

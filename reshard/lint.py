@@ -22,6 +22,8 @@ from reshard.tensor_spec import TensorSpec
 if TYPE_CHECKING:
     from reshard.plan import Plan
 
+from reshard.timing import POSTING
+
 __all__ = ["SMALL_MESSAGE_BYTES", "Finding", "lint", "lint_names", "lint_specs"]
 
 Severity = Literal["error", "warning", "note"]
@@ -127,9 +129,9 @@ def _not_held(plan: Plan) -> Iterator[Finding]:
     """Every kind whose source layout lacks elements that a destination stores."""
     first_names: dict[str, str] = {}
     numbers: Counter[str] = Counter()
-    for kind in plan._planner.kinds:
+    for kind in plan.planner.kinds:
         try:
-            plan._planner.plan_of(kind)
+            plan.planner.plan_of(kind)
         except PlanError as error:
             name, message = _split(str(error))
             first_names.setdefault(message, name)
@@ -232,9 +234,19 @@ def _padded(plan: Plan) -> Iterator[Finding]:
 
 def _staging(plan: Plan) -> Iterator[Finding]:
     try:
-        _ = plan.schedule
+        _ = plan.schedule if plan.topology is None else plan.view
     except PlanError as error:
         yield Finding("error", "staging", "", str(error))
+        return
+    if plan.topology is not None and plan.view.prediction.busiest == POSTING:
+        yield Finding(
+            "warning",
+            "staging",
+            "",
+            f"{format_bytes(plan.staging_bytes)} of staging take {plan.view.pace.num_rounds} "
+            "rounds of messages so small that posting them takes longer than their bytes. Give "
+            "more.",
+        )
 
 
 def _unbalanced(plan: Plan) -> Iterator[Finding]:

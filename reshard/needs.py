@@ -7,7 +7,7 @@ count once per rank or domain: for each of these, the tensor that wants most of 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from reshard.box_sets import disjoint_volume
@@ -75,10 +75,15 @@ def _nothing() -> Needs:
 def _by_position(plan: GeometryPlan, places: Places | None) -> Needs:
     """Returns elements of one tensor; a domain is named by a position of its side that is in it."""
     needs = _nothing()
+    firsts: tuple[dict[int, int], dict[int, int]] = {}, {}
+    if places is not None:
+        for first, domains in zip(firsts, (places.src, places.dst), strict=True):
+            for position, domain in enumerate(domains):
+                first.setdefault(domain, position)
     boxes: defaultdict[tuple[int, Group], list[BoxKey]] = defaultdict(list)
     for shipment in plan.shipments():
         volume = shipment.num_elements
-        for number, group in _groups(shipment, places):
+        for number, group in _groups(shipment, places, *firsts):
             needs[number][group] += volume
             if not plan.are_apart:
                 boxes[number, group].append(shipment.box)
@@ -87,7 +92,12 @@ def _by_position(plan: GeometryPlan, places: Places | None) -> Needs:
     return needs
 
 
-def _groups(shipment: Shipment, places: Places | None) -> Iterator[tuple[int, Group]]:
+def _groups(
+    shipment: Shipment,
+    places: Places | None,
+    first_src: Mapping[int, int],
+    first_dst: Mapping[int, int],
+) -> Iterator[tuple[int, Group]]:
     """Yields who needs a box and who alone has it: (number of a field of `Needs`, positions)."""
     takers = {taker for taker, _ in shipment.takers}
     if not takers:
@@ -96,12 +106,11 @@ def _groups(shipment: Shipment, places: Places | None) -> Iterator[tuple[int, Gr
     yield 2, shipment.holders
     if places is None:
         return
-    held = {places.src[holder]: holder for holder in reversed(shipment.holders)}
-    wanted = {places.dst[taker]: taker for taker in sorted(takers, reverse=True)}
-    far = wanted.keys() - held.keys()
-    yield from [(1, (wanted[domain],)) for domain in far]
+    held = {places.src[holder] for holder in shipment.holders}
+    far = {places.dst[taker] for taker in takers} - held
+    yield from [(1, (first_dst[domain],)) for domain in far]
     if far:
-        yield 3, tuple(sorted(held.values()))
+        yield 3, tuple(sorted([first_src[domain] for domain in held]))
 
 
 def _of_kind(kind: Kind, elements: Needs, topology: Topology) -> Needs:

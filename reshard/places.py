@@ -105,7 +105,7 @@ class PlaceTable:
 
     def __init__(self, topology: Topology | None, pairs: Sequence[TensorPair]) -> None:
         self._topology = topology
-        self._found: dict[tuple[int, int], tuple[int, Places | None]] = {}
+        self._found: dict[tuple[int, int, bool], tuple[int, Places | None]] = {}
         self._numbers: dict[Places, int] = {}
         self._ranks: dict[int, Ranks] = {}
         self._alone: dict[tuple[Ranks, int], tuple[frozenset[int], Ranks]] = {}
@@ -121,11 +121,14 @@ class PlaceTable:
         """Returns a number that pairs have in common whose ranks lie alike, and how they lie."""
         if self._topology is None:
             return 0, None
-        key = id(pair.src.layout), id(pair.dst.layout)
+        # What is stored wider than it is sent would go on in more bytes than it came.
+        is_wider = pair.dtype_at(1).itemsize > pair.dtype_at(0).itemsize
+        key = id(pair.src.layout), id(pair.dst.layout), is_wider
         found = self._found.get(key)
         if found is None:
             src, dst = self._ranks_of(pair.src.layout), self._ranks_of(pair.dst.layout)
             places = self._places(self._topology, src, dst)
+            places = places._replace(direct=(1, 1)) if is_wider else places
             number = self._numbers.setdefault(places, len(self._numbers))
             found = self._found[key] = number, places
         return found

@@ -41,6 +41,7 @@ class Plan:
         pairs: the tensors that move, in plan order.
         staging_bytes: budget of each process for chunks under way.
         topology: where ranks are; None means that holders serve everybody.
+        planner: works out each rank's part; for views of the whole plan.
     """
 
     def __init__(
@@ -52,12 +53,17 @@ class Plan:
         self.pairs = tuple(pairs)
         self.staging_bytes = staging_bytes
         self.topology = topology
+        if not (topology is None or isinstance(topology, Topology)):
+            raise PlanError(
+                f"topology={topology!r} is no Topology. Give one, such as "
+                "Topology.dgx_h100(num_ranks), or None."
+            )
         if topology is not None and self.pairs and max(self.ranks) >= topology.num_ranks:
             raise PlanError(
                 f"topology {topology.name!r} places ranks 0 to {topology.num_ranks - 1}, but a "
                 f"layout has rank {max(self.ranks)}. Give a topology of all ranks of both sides."
             )
-        self._planner = Planner(self.pairs, topology)
+        self.planner = Planner(self.pairs, topology)
         self._rank_plans: dict[int, RankPlan] = {}
 
     @cached_property
@@ -83,13 +89,13 @@ class Plan:
         """
         plan = self._rank_plans.get(rank)
         if plan is None:
-            plan = self._rank_plans[rank] = self._planner.plan_rank(rank)
+            plan = self._rank_plans[rank] = self.planner.plan_rank(rank)
         return plan
 
     @property
     def num_hops(self) -> int:
         """How many steps there are, one after the other; 1 where nobody passes anything on."""
-        return self._planner.num_hops if self.topology is not None else 1
+        return self.planner.num_hops if self.topology is not None else 1
 
     @cached_property
     def view(self) -> ClusterView:
@@ -99,7 +105,7 @@ class Plan:
             PlanError: if the plan has no topology; if a source layout does not hold what a
                 destination stores; if the staging budget is too small.
         """
-        return make_view(self, self._planner)
+        return make_view(self)
 
     def sends(self, rank: int) -> list[Transfer]:
         """Returns what a rank sends, copies within the rank included."""
@@ -120,7 +126,7 @@ class Plan:
 
     def stored_bytes(self, rank: int) -> int:
         """Returns the bytes on the wire that a rank stores of all destination tensors."""
-        return self._planner.stored_bytes(rank)
+        return self.planner.stored_bytes(rank)
 
     def stream_bytes(self, ranks: Iterable[int] | None = None) -> dict[tuple[int, int], int]:
         """Returns bytes per (source rank, destination rank), without copies within a rank.

@@ -110,7 +110,7 @@ class _Cluster(NamedTuple):
 
 def _whole_cluster(plan: Plan) -> _Cluster:
     if plan.topology is None:
-        return _Cluster(find_loads(plan._planner, None), None, None)
+        return _Cluster(find_loads(plan.planner, None), None, None)
     view = plan.view
     return _Cluster(view.loads, view.floor, _prediction(view))
 
@@ -174,7 +174,7 @@ def _spread(nbytes: dict[int, int], ranks: tuple[int, ...]) -> dict[str, float]:
 
 def _kinds(plan: Plan) -> list[dict[str, Any]]:
     groups: dict[str, list[Kind]] = {}
-    for kind in plan._planner.kinds:
+    for kind in plan.planner.kinds:
         # Tensors whose names differ in more than numbers may share all the rest.
         parts: dict[str, Kind] = {}
         for number, rotation in kind.members:
@@ -190,7 +190,7 @@ def _kinds(plan: Plan) -> list[dict[str, Any]]:
 
 def _kind(plan: Plan, name: str, kinds: list[Kind]) -> dict[str, Any]:
     first = kinds[0].first
-    loads = find_loads(plan._planner, plan.topology, kinds)
+    loads = find_loads(plan.planner, plan.topology, kinds)
     members = [plan.pairs[number] for kind in kinds for number, _ in kind.members]
     return {
         "name": name,

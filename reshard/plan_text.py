@@ -42,7 +42,6 @@ def describe(plan: Plan) -> str:
             else:
                 (forwarded if hop else sent)[src_rank] += nbytes
                 received[rank] += nbytes
-    schedule = plan.schedule
     lines = [
         f"{len(plan.pairs)} tensors, {len(plan.src_ranks)} source ranks -> "
         f"{len(plan.dst_ranks)} destination ranks, {format_bytes(sum(sent.values()))} to move"
@@ -56,13 +55,19 @@ def describe(plan: Plan) -> str:
             else []
         ),
         _load_line("received per destination rank", received, plan.dst_ranks),
-        f"schedule: {schedule.num_rounds} rounds of {format_bytes(schedule.chunk_bytes)} "
-        f"per stream, {format_bytes(schedule.staging_bytes)} staging on the busiest rank "
-        f"(budget {format_bytes(plan.staging_bytes)})",
-        *(_view_lines(plan.view) if plan.topology is not None else []),
+        *([_schedule_line(plan)] if plan.topology is None else _view_lines(plan.view)),
         f"digest {plan.digest[:16]}",
     ]
     return "\n".join(lines)
+
+
+def _schedule_line(plan: Plan) -> str:
+    schedule = plan.schedule
+    return (
+        f"schedule: {schedule.num_rounds} rounds of {format_bytes(schedule.chunk_bytes)} "
+        f"per stream, {format_bytes(schedule.staging_bytes)} staging on the busiest rank "
+        f"(budget {format_bytes(plan.staging_bytes)})"
+    )
 
 
 def _view_lines(view: ClusterView) -> list[str]:
@@ -71,11 +76,11 @@ def _view_lines(view: ClusterView) -> list[str]:
     return [
         f"{view.topology.name}: {format_bytes(view.loads.crossing)} into domains "
         f"({format_bytes(floor.crossing)} at least), {view.num_hops} hops",
-        f"floor {floor.seconds:.4g} s ({floor.reason}); busiest {view.busiest}, "
-        f"{view.busy_seconds:.4g} s",
-        f"predicted {prediction.seconds:.4g} s, {view.share_of_floor:.1%} of the floor, in "
-        f"{prediction.num_slots} slots; holders alone {view.direct.seconds:.4g} s, gather and "
-        f"broadcast {view.gather_and_broadcast_seconds:.4g} s",
+        f"floor {floor.seconds:.4g} s ({floor.reason})",
+        f"predicted {prediction.seconds:.4g} s, of which the floor is {view.share_of_floor:.1%}, "
+        f"in {prediction.num_rounds} rounds; busiest: {prediction.busiest}",
+        f"holders alone {view.direct.seconds:.4g} s, gather and broadcast "
+        f"{view.gather_and_broadcast_seconds:.4g} s",
     ]
 
 

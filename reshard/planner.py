@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from reshard.box_sets import some_meet
+from reshard.dtypes import DType
 from reshard.errors import PlanError
 from reshard.geometry_plan import GeometryPlan, make_geometry_plan
 from reshard.layout import AnyLayout
@@ -125,7 +126,7 @@ def _volume_between(start: tuple[int, ...], stop: tuple[int, ...]) -> int:
 
 
 class Kind:
-    """Pairs that have everything in common but their names: geometry and layouts.
+    """Pairs that have everything in common but their names: geometry, layouts, types.
 
     Attributes:
         first: the first of them.
@@ -143,12 +144,12 @@ class Kind:
 
 
 def _kinds_of(pairs: Sequence[TensorPair]) -> list[Kind]:
-    kinds: dict[tuple[int, int, int], Kind] = {}
+    kinds: dict[tuple[int, int, int, DType], Kind] = {}
     layouts: dict[int, Ranks] = {}
     interned: dict[Ranks, Ranks] = {}
     for number, pair in enumerate(pairs):
         src, dst = pair.src.layout, pair.dst.layout
-        key = id(pair.geometry), id(src), id(dst)
+        key = id(pair.geometry), id(src), id(dst), pair.dst.dtype
         kind = kinds.get(key)
         if kind is None:
             for layout in (src, dst):

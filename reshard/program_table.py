@@ -213,7 +213,9 @@ class _Builder:
             own = Side(spec.shape, spec.layout, rows)
             pieces = pieces_of_rank(own, len(geometry.space.shape), rank)
             copies = [leg.copy if direction == _RECEIVE else leg.src_copy for leg in legs]
-            numbers = copy_numbers(pieces) if any(copies) else [0] * len(pieces)
+            # Any piece of a source will do; of a destination each one is filled for itself, and
+            # the legs of one hop alone do not tell whether there are several.
+            numbers = copy_numbers(pieces) if side else [0] * len(pieces)
             candidates = list(zip(pieces, numbers, strict=True))
             slots = self._slots[key] = []
             for leg, copy in zip(legs, copies, strict=True):

@@ -13,7 +13,7 @@ All that ranks have to agree on is the number of rounds, a maximum over all of t
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -33,7 +33,7 @@ MAX_GROUP_OPERATIONS = 256
 _BUFFERS = 2  # One that is packed or unpacked while the other is on the wire.
 _BINS = 4  # per round, in which bytes are counted
 _MIN_ROUNDS = 16
-_MAX_ROUNDS = 1 << 20
+_MAX_ROUNDS = 1 << 16
 
 
 class Span(NamedTuple):
@@ -83,6 +83,7 @@ def _stored_on_one_rank(pair: TensorPair) -> int:
     ranks = side.layout.ranks
     return max(
         1,
+        pair.num_elements // len(ranks),
         *[
             sum([piece.num_elements for piece in pieces_of_rank(side, ndim, rank)])
             for rank in {ranks[0], ranks[len(ranks) // 2]}
@@ -154,32 +155,39 @@ def pace_of(
             have to fit.
 
     Raises:
-        PlanError: if the budget is too small for any number of rounds.
+        PlanError: if the budget is too small for 65,536 rounds.
     """
-    nbytes, num_legs = _bytes_per_pair(plan, pairs)
     peers = {(peer, is_sent) for peer, _, is_sent in plan.messages}
+    if not peers:
+        return Pace(1, 1)
     num_groups = 1
-    while peers and _largest_group(plan.rank, peers, num_groups) > MAX_GROUP_OPERATIONS:
+    while _largest_group(plan.rank, peers, num_groups) > MAX_GROUP_OPERATIONS:
         num_groups *= 2
+    moved = _bytes_per_pair(plan, pairs)
+    total = sum([sum(nbytes.values()) for nbytes in moved.per_hop.values()])
     # Chunks are whole elements, so each leg may have one more than its share.
-    widest = max([pairs[number].dst.dtype.itemsize for number in nbytes], default=0)
-    rounding = max(num_legs.values(), default=0) * max(widest, 8)
-    budget = staging_bytes // _BUFFERS - rounding
-    if budget < rounding:
-        raise PlanError(
-            f"staging_bytes={staging_bytes} is too small for the {len(peers)} peers of rank "
-            f"{plan.rank}: give at least {2 * _BUFFERS * rounding}."
-        )
-    total = sum(nbytes.values())
+    budget = staging_bytes // _BUFFERS - moved.rounding
+    if budget <= 0 or total // budget >= _MAX_ROUNDS:
+        raise _too_small(plan.rank, staging_bytes, moved.rounding + -(-total // _MAX_ROUNDS))
     num_rounds = max(1, -(-total // budget))
-    if any(hop for _, hop, _ in plan.messages):
+    if len(moved.per_hop) > 1:
         # What is passed on waits for a round, so rounds are short where messages stay large.
         num_rounds = max(num_rounds, min(_MIN_ROUNDS, total // (len(peers) * MIN_STRIPE_BYTES)))
     while True:
-        most = _most_per_round(nbytes, spans, num_rounds)
-        if most <= budget or num_rounds >= _MAX_ROUNDS:
+        # A slot holds some round of each hop, whichever.
+        most = sum([_most_per_round(each, spans, num_rounds) for each in moved.per_hop.values()])
+        if most <= budget:
             return Pace(num_rounds, num_groups)
-        num_rounds = min(_MAX_ROUNDS, max(num_rounds + 1, num_rounds * most // budget))
+        num_rounds = max(num_rounds + 1, num_rounds * most // budget)
+        if num_rounds > _MAX_ROUNDS:
+            raise _too_small(plan.rank, staging_bytes, moved.rounding + most)
+
+
+def _too_small(rank: int, staging_bytes: int, per_round: int) -> PlanError:
+    return PlanError(
+        f"staging_bytes={staging_bytes} is too small for rank {rank} even in {_MAX_ROUNDS} rounds: "
+        f"give at least {_BUFFERS * per_round}."
+    )
 
 
 def agreed(paces: Iterable[Pace]) -> Pace:
@@ -188,22 +196,41 @@ def agreed(paces: Iterable[Pace]) -> Pace:
     return Pace(max(rounds), max(groups))
 
 
-def _bytes_per_pair(
-    plan: RankPlan, pairs: Sequence[TensorPair]
-) -> tuple[Counter[int], Counter[int]]:
-    """Returns bytes and legs per pair number, without copies within the rank."""
-    nbytes: Counter[int] = Counter()
-    num_legs: Counter[int] = Counter()
-    found: dict[tuple[int, int], tuple[int, int]] = {}
+class _Moved(NamedTuple):
+    """What a rank sends and receives, without copies within it.
+
+    Attributes:
+        per_hop: hop -> pair number -> bytes.
+        rounding: bytes that whole elements may add to a round.
+    """
+
+    per_hop: dict[int, Counter[int]]
+    rounding: int
+
+
+def _bytes_per_pair(plan: RankPlan, pairs: Sequence[TensorPair]) -> _Moved:
+    per_hop: defaultdict[int, Counter[int]] = defaultdict(Counter)
+    elements: Counter[int] = Counter()  # pair -> bytes of one element of each leg
+    found: dict[tuple[int, int], Counter[int]] = {}
+    counts: dict[tuple[int, int], int] = {}
     for number, legs, ranks in (*plan.sends, *plan.forwards, *plan.receives, *plan.arrivals):
         key = id(legs), id(ranks)
         if key not in found:
+            volumes: Counter[int] = Counter()
             others = [leg for leg in legs if ranks[leg.peer] != plan.rank]
-            found[key] = sum([leg.num_elements for leg in others]), len(others)
-        volume, count = found[key]
-        nbytes[number] += volume * pairs[number].dtype_at(legs[0].hop).itemsize
-        num_legs[number] += count
-    return nbytes, num_legs
+            for leg in others:
+                volumes[leg.hop] += leg.num_elements
+            found[key], counts[key] = volumes, len(others)
+        for hop, volume in found[key].items():
+            itemsize = pairs[number].dtype_at(hop).itemsize
+            per_hop[hop][number] += volume * itemsize
+        elements[number] += counts[key] * pairs[number].dst.dtype.itemsize
+    # Of each group of holders, two tensors may move in one round.
+    widest: Counter[int] = Counter()
+    for number, nbytes in elements.items():
+        layout = id(pairs[number].src.layout)
+        widest[layout] = max(widest[layout], nbytes)
+    return _Moved(dict(per_hop), 2 * sum(widest.values()))
 
 
 def _largest_group(rank: int, peers: Iterable[tuple[int, bool]], num_groups: int) -> int:
@@ -222,7 +249,7 @@ def _most_per_round(nbytes: Counter[int], spans: Sequence[Span], num_rounds: int
         if last - first <= 1:
             whole[first] += amount
             continue
-        per_bin = amount * total / ((stop - start) * num_bins)
+        per_bin = min(amount, amount * total / ((stop - start) * num_bins))
         slopes[first] += per_bin
         slopes[last] -= per_bin
     bins = [a + b for a, b in zip(whole, accumulate(slopes), strict=True)]

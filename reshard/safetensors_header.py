@@ -101,7 +101,7 @@ def _read_entry(entry: Any, where: str) -> HeaderEntry:  # noqa: ANN401 - JSON
             f"{where}: shape {shape!r:.60} and data_offsets {offsets!r:.60} must be lists of whole "
             "numbers from 0, the latter of two."
         )
-    if kind not in _DTYPES:
+    if not isinstance(kind, str) or kind not in _DTYPES:
         raise UnsupportedError(
             f"{where}: dtype {kind!r:.30} is none of {', '.join(_DTYPES)}. Elements of less than "
             "one byte have no layout of their own; describe the packed storage as U8."

@@ -15,7 +15,17 @@ from typing import Self
 from reshard.loads import Loads
 from reshard.topology import Topology
 
-__all__ = ["Platform", "Prediction", "busiest_link", "predict", "predict_gather_and_broadcast"]
+__all__ = [
+    "POSTING",
+    "Platform",
+    "Prediction",
+    "busiest_link",
+    "predict",
+    "predict_gather_and_broadcast",
+]
+
+POSTING = "posting messages"
+"""What is busiest where messages are small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +136,11 @@ def predict(
         num_messages: that the busiest rank sends and receives in a round, at most.
     """
     busy, busiest = busiest_link(loads, topology, platform)
+    if not busy:
+        return Prediction(0.0, 0.0, busiest, 0.0, 0.0, num_rounds, num_rounds)
     posting = num_rounds * num_messages * platform.message_seconds
     if posting > busy:
-        busy, busiest = posting, "posting messages"
+        busy, busiest = posting, POSTING
     num_slots = num_rounds + num_hops - 1
     fill = busy * (num_hops - 1) / num_rounds
     slots = num_slots * platform.slot_seconds

@@ -58,6 +58,8 @@ class Topology:
                 f"topology {self.name!r} has {len(self.hosts)} hosts and {len(self.domains)} "
                 "domains. Give one of each per rank."
             )
+        if not isinstance(self.name, str):
+            raise LayoutError(f"topology: name={self.name!r} is no text. Give a name.")
         for name in ("nics_per_host", "nic_bytes_per_second", "link_bytes_per_second"):
             value = getattr(self, name)
             if not isinstance(value, int | float) or not 0 < value < math.inf:
@@ -134,7 +136,7 @@ class Topology:
         """
         try:
             found = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:  # also numbers of thousands of digits
             raise LayoutError(f"topology: not JSON, {error}.") from None
         wanted = {field.name for field in fields(cls)}
         if not isinstance(found, Mapping) or not wanted - {"name"} <= set(found) <= wanted:

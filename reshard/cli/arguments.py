@@ -53,6 +53,9 @@ def add_json_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
+_GPU_STAGING_BYTES = 1 << 30
+
+
 def add_plan_arguments(parser: argparse.ArgumentParser, *, takes_files: bool = False) -> None:
     """Adds what describes a plan.
 
@@ -126,9 +129,9 @@ def _add_places(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--staging",
-        default=str(DEFAULT_STAGING_BYTES),
         metavar="BYTES",
-        help="memory of each process for chunks under way, such as 64MiB (the default) or 1GiB",
+        help="memory of each rank for chunks under way, such as 256MiB; default: 1GiB with a "
+        "topology of GPUs, else 64MiB",
     )
 
 
@@ -221,13 +224,21 @@ def read_request(arguments: argparse.Namespace) -> Request:
         _parallelism(arguments.dst, dst_model.generator, "--to", dst_model),
         arguments.colocated,
     )
+    topology = read_topology(arguments.topology, sides.num_ranks)
     return Request(
         sides,
         casts,
         tuple(arguments.allow_unmatched),
-        read_topology(arguments.topology, sides.num_ranks),
-        read_bytes(arguments.staging, "--staging"),
+        topology,
+        _staging_bytes(arguments.staging, topology),
     )
+
+
+def _staging_bytes(text: str | None, topology: Topology | None) -> int:
+    if text is not None:
+        return read_bytes(text, "--staging")
+    is_of_gpus = topology is not None and topology.name != "one-host"
+    return _GPU_STAGING_BYTES if is_of_gpus else DEFAULT_STAGING_BYTES
 
 
 def _parallelism(text: str | None, published: str | None, option: str, model: Model) -> Parallelism:

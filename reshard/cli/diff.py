@@ -104,7 +104,34 @@ def _read(path: str) -> dict[str, Any]:
             f"{path}: no plan of format {FORMAT!r} (format is {found.get('format')!r:.40}). Give "
             "a file that 'reshard plan --output' wrote."
         )
+    wrong = next(_wrong_fields(found), None)
+    if wrong is not None:
+        raise PlanError(
+            f"{path}: field {wrong!r} is missing, or not what 'reshard plan' writes. Write it anew."
+        )
     return found
+
+
+def _wrong_fields(document: dict[str, Any]) -> Iterator[str]:
+    """Yields the names of fields that differences cannot be shown of."""
+    for name, kind in (("digest", str), ("kinds", list), ("loads", dict), ("sums", dict)):
+        if not isinstance(document.get(name), kind):
+            yield name
+            return
+    for each in document["kinds"]:
+        if not isinstance(each, dict) or not isinstance(each.get("name"), str):
+            yield "kinds"
+            return
+        yield from [f"kinds.{name}" for name, value in each.items() if not _is_shown(name, value)]
+    for name, value in _flat(document).items():
+        if not _is_shown(name, value):
+            yield name
+
+
+def _is_shown(name: str, value: object) -> bool:
+    """True for a number where the name says that one is there."""
+    is_number = name.endswith(("_bytes", "seconds", "_over_mean", "share_of_floor"))
+    return not is_number or value is None or isinstance(value, int | float)
 
 
 def differences(first: dict[str, Any], second: dict[str, Any]) -> Iterator[Difference]:

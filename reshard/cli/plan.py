@@ -171,8 +171,8 @@ def _show_prediction(prediction: dict[str, Any] | None) -> None:
         [
             (
                 "this plan",
-                f"{seconds_text(prediction['seconds'])}, {prediction['share_of_floor']:.1%} of the "
-                f"floor; {prediction['busiest']} is the busiest",
+                f"{seconds_text(prediction['seconds'])}, of which the floor is "
+                f"{prediction['share_of_floor']:.1%}; busiest: {prediction['busiest']}",
             ),
             ("holders alone", seconds_text(prediction["direct_seconds"])),
             ("gather and broadcast", seconds_text(prediction["gather_and_broadcast_seconds"])),

@@ -58,12 +58,12 @@ def find_figures(plan: Plan, flows: list[FlowOfKind]) -> Figures:
         return Figures(
             view.loads,
             view.floor,
-            view.busiest,
+            view.prediction.busiest,
             view.prediction.seconds,
             view.pace.num_rounds,
             view.num_hops,
         )
-    planner = plan._planner
+    planner = plan.planner
     streams = rank_streams(planner, flows)
     rings: Counter[int] = Counter()
     for src, dst in streams:

@@ -52,7 +52,7 @@ def make_page_data(plan: Plan, *, title: str) -> PageData:
         PlanError: if a source layout does not hold what a destination stores; if the staging budget
             is too small for the process with most peers.
     """
-    flows = flows_of(plan._planner)
+    flows = flows_of(plan.planner)
     figures = find_figures(plan, flows)
     tables = _Tables(plan.pairs)
     kinds = [tables.kind(found) for found in flows]

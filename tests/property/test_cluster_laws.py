@@ -14,7 +14,7 @@ from helpers.topologies import min_stripe_bytes, placed_problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reshard import Layout, Mesh, Replicate, Shard, TensorSpec, make_plan
+from reshard import Box, BoxLayout, Layout, Mesh, Replicate, Shard, TensorSpec, make_plan
 from reshard.floor import find_floor
 from reshard.loads import find_loads
 from reshard.needs import find_needs
@@ -155,3 +155,37 @@ def test_no_schedule_beats_the_floor_and_the_plan_is_near_the_best(case):
     assert best <= busy * (1 + 1e-6)
     if topology.link_bytes_per_second > topology.nic_bytes_per_second:
         assert busy <= WORST * best * (1 + 1e-6)
+
+
+@st.composite
+def box_cases(draw):
+    """One tensor in intervals that overlap as they like; some rank holds all of it."""
+    length = 60
+    num_src, num_dst = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    ends = st.tuples(st.integers(0, 5), st.integers(1, 6)).filter(lambda pair: pair[0] < pair[1])
+
+    def boxes(count, first):
+        cuts = [draw(ends) for _ in range(count)]
+        return {first + i: Box((10 * a, 0), (10 * (b - a), 100)) for i, (a, b) in enumerate(cuts)}
+
+    held = boxes(num_src, 0)
+    held[draw(st.integers(0, num_src - 1))] = Box((0, 0), (length, 100))
+    wanted = boxes(num_dst, num_src - draw(st.integers(0, 1)))
+    num_ranks = num_src + num_dst
+    domains = tuple(draw(st.lists(st.integers(0, 2), min_size=num_ranks, max_size=num_ranks)))
+    hosts = draw(st.sampled_from((tuple(range(num_ranks)), domains)))
+    topology = Topology(hosts, domains, 1, 50e9, 450e9, "tiny")
+    src = TensorSpec("w", (length, 100), "uint8", BoxLayout(held))
+    dst = TensorSpec("w", (length, 100), "uint8", BoxLayout(wanted))
+    return [src], [dst], topology
+
+
+@settings(max_examples=150)
+@given(box_cases())
+def test_no_schedule_beats_the_floor_where_boxes_overlap(case):
+    """What two ranks of a domain want of the same elements enters it once, in any case."""
+    src, dst, topology = case
+    with min_stripe_bytes(1):
+        plan = make_plan(src, dst, topology=topology)
+        floor = find_floor(plan.planner, topology)
+    assert floor.seconds <= best_seconds(plan, topology) * (1 + 1e-6)

@@ -77,4 +77,4 @@ def test_a_file_that_lacks_something(model, capsys, tmp_path):
     (tmp_path / "other.json").write_text(json.dumps(document))
     done = call(capsys, "diff", one, tmp_path / "other.json")
     assert done.code == 2
-    assert "lacks 'kinds'" in done.err
+    assert "field 'kinds' is missing" in done.err

@@ -44,7 +44,7 @@ def test_tables(model, capsys):
     assert any(line.split() == ["source", "ranks", "4", "(0", "to", "3)"] for line in lines)
     assert "received by destinations" in done.out
     assert "Floor: " in done.out
-    assert "of the floor; " in done.out
+    assert "of which the floor is " in done.out
     assert max(map(len, lines)) <= 110
     assert all(line == line.rstrip() for line in lines)
 

@@ -50,5 +50,5 @@ def test_without_a_topology_there_is_no_time():
 def test_a_plan_prints_its_floor_and_its_share():
     text = plan_of(Topology.dgx_h100(24)).describe()
     assert "dgx-h100: 512 MiB into domains (512 MiB at least), 2 hops" in text
-    assert "of the floor, in " in text
+    assert "of which the floor is " in text
     assert "dgx-h100" not in plan_of(None).describe()

@@ -40,7 +40,7 @@ def test_what_is_passed_on_says_so():
     (found,) = explanations(make_plan([whole], [everywhere], topology=topology), "w", 1)
     later = [move for move in found.moves if move.hop]
     assert later
-    assert all("which has received it by hop 0" in move.why for move in later)
+    assert all("which received it at hop 0 and passes it on" in move.why for move in later)
 
 
 def test_a_stored_name_stands_for_all_its_parts():

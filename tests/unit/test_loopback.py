@@ -252,9 +252,14 @@ def test_given_arrays_of_any_strides_are_passed_on():
         np.testing.assert_array_equal(arrays[rank]["w"], W)
 
 
-@pytest.mark.parametrize("cast", [("float32", "bfloat16"), ("bfloat16", "float32")])
-def test_all_ranks_of_a_cast_have_the_same_bits(cast):
-    """NaN payloads too: what was cast once goes on bit by bit, whoever sends it."""
+@pytest.mark.parametrize(
+    ("cast", "num_hops"), [(("float32", "bfloat16"), 3), (("bfloat16", "float32"), 1)]
+)
+def test_all_ranks_of_a_cast_have_the_same_bits(cast, num_hops):
+    """NaN payloads too: what was cast once goes on bit by bit, whoever sends it.
+
+    What is stored wider than it is sent is not passed on to other domains.
+    """
     values = np.array([1.00390625, 3.0e38, np.nan, -0.0, 1e-40], np.float32)
     values[2:3].view(np.uint32)[:] = 0x7FC10000
     whole = values.astype(numpy_dtype(DType.of(cast[0])))
@@ -263,7 +268,7 @@ def test_all_ranks_of_a_cast_have_the_same_bits(cast):
     alone = TensorSpec("w", (5,), cast[1], Layout.replicated(Mesh.of(x=1)).shifted(1))
     expected = run_in_process(make_plan([src], [alone], casts=[cast]), {0: {"w": whole}})[1]["w"]
     plan = relayed(4, src, dst, casts=[cast])
-    assert plan.num_hops == 3
+    assert plan.num_hops == num_hops
     for arrays in run_in_process(plan, {0: {"w": whole}}).values():
         assert arrays["w"].tobytes() == expected.tobytes()
 
@@ -278,3 +283,28 @@ def test_sources_are_only_read_though_their_ranks_receive_and_pass_on():
     for arrays in run_in_process(plan, sources).values():
         np.testing.assert_array_equal(arrays["w"], W)
     np.testing.assert_array_equal(sources[1]["w"], W[2:])
+
+
+def test_pieces_of_a_rank_that_overlap_are_told_apart_at_each_hop():
+    """One of them comes from a holder, another one from a rank that has received it."""
+
+    def box(start, stop):
+        return Box((start,), (stop - start,))
+
+    src = BoxLayout({0: box(0, 2), 3: box(2, 4)})
+    pieces = {1: [box(3, 4), box(2, 4), box(0, 3)], 2: [box(2, 4)]}
+    dst = BoxLayout.concatenated(pieces, 0)
+    topology = Topology((0, 1, 1, 0), (0, 1, 1, 0), 1, 50e9, 450e9)
+    names = ("w0", "w1")
+    plan = make_plan(
+        [TensorSpec(name, (4,), "uint8", src) for name in names],
+        [TensorSpec(name, (4,), "uint8", dst) for name in names],
+        topology=topology,
+    )
+    whole = np.array([10, 11, 12, 13], np.uint8)
+    given = {0: dict.fromkeys(names, whole[:2]), 3: dict.fromkeys(names, whole[2:])}
+    results = run_in_process(plan, given)
+    assert {t.hop for t in plan.transfers()} == {0, 1}
+    for name in names:
+        assert results[1][name].tolist() == [13, 12, 13, 10, 11, 12]
+        assert results[2][name].tolist() == [12, 13]

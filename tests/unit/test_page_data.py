@@ -86,7 +86,7 @@ def test_sums_of_a_model_are_its_streams_and_loads(topology):
         if src != dst:
             streams[src, dst] += nbytes
     assert streams == plan.stream_bytes()
-    loads = find_loads(plan._planner, plan.topology)
+    loads = find_loads(plan.planner, plan.topology)
     figures = data["figures"]
     assert expand_runs(figures["ranks"]) == list(plan.ranks)
     assert figures["networkSent"] == list(loads.network_sent)

@@ -77,7 +77,7 @@ def test_explain_says_who_holds_sends_and_receives(plan):
     assert "rank 5 holds [0:4096, 512:1024]" in text
     assert "receives [0:1024, 512:1024] 1 MiB from rank 0; rank 0 is the only holder" in text
     assert "sends [1024:2048, 0:512] 1 MiB to rank 4" in plan.explain("w", 1)
-    assert "one of 4 holders, which share the bytes of this box evenly" in plan.explain("norm", 4)
+    assert "one of 4 holders, which share out stripes and turns" in plan.explain("norm", 4)
 
 
 def test_explain_says_of_a_copy_in_place():

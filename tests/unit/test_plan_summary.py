@@ -57,7 +57,7 @@ def test_a_plan_that_cannot_run_has_no_document():
 
 def test_loads_of_all_kinds_are_all_loads():
     plan = plan_of(Topology.dgx_h100(8))
-    planner = plan._planner
+    planner = plan.planner
     parts = [find_loads(planner, plan.topology, [kind]) for kind in planner.kinds]
     total = find_loads(planner, plan.topology)
     assert total.sent == tuple(map(sum, zip(*[part.sent for part in parts], strict=True)))
