@@ -148,7 +148,7 @@ def _repeated(plan: Plan) -> Iterator[Finding]:
         "a source rank holds elements more than once (position {} of its layout is the first); "
         "they have to be equal, one of them is sent. Tensors like it: {}.",
         "a destination rank stores elements more than once (position {} of its layout is the "
-        "first); it receives them once and copies the rest in place. Tensors like it: {}.",
+        "first), and every copy is written. Tensors like it: {}.",
     )
     for is_dst, text in enumerate(texts):
         seen: dict[int, int | None] = {}
