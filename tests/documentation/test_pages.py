@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(*command: str, timeout_s: float = 100.0) -> str:
+def run(*command: str, timeout_s: float = 300.0) -> str:
     done = subprocess.run(
         command,
         cwd=ROOT,

@@ -13,6 +13,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs/published_refits.md"
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_the_page_shows_the_table_that_the_command_prints():
     found = list(rows())
     (shown,) = re.findall(r"<!-- table: .*? -->\n(.*?)<!-- end", PAGE.read_text(), re.DOTALL)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 
 import numpy as np
+import pytest
 from helpers import oracle
 from helpers.best_delivery import best_seconds, busy_seconds
 from helpers.topologies import min_stripe_bytes, placed_problems
@@ -22,6 +23,9 @@ from reshard.planner import Planner
 from reshard.topology import Topology
 
 R = Replicate()
+
+# Brute force: minutes where the machine is slow.
+pytestmark = pytest.mark.timeout(600)
 
 
 def plan_and_planner(placed):

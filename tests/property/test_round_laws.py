@@ -17,6 +17,9 @@ from reshard.topology import Topology
 
 R = Replicate()
 
+# Brute force: minutes where the machine is slow.
+pytestmark = pytest.mark.timeout(600)
+
 
 def elements_of(plan, transfer):
     space = plan.pairs[transfer.pair].geometry.space
