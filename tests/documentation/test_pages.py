@@ -13,6 +13,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
+pytestmark = pytest.mark.timeout(320)
+
 
 def run(*command: str, timeout_s: float = 300.0) -> str:
     done = subprocess.run(
