@@ -406,10 +406,12 @@ def test_case_c23_64_bit_types_are_not_narrowed():
 
 def test_results_can_be_donated_and_deleted_like_any_array():
     sharding = sharding_of()
-    (array,) = received(w=jax.ShapeDtypeStruct((4, 6), np.float32, sharding=sharding)).to_arrays()
-    result = jax.jit(lambda x: x * 0 + 3, donate_argnums=0)(array)
+    memory = received(w=jax.ShapeDtypeStruct((4, 6), np.float32, sharding=sharding))
+    whole = write_pattern(memory.buffers, "w", (4, 6), sharding, np.float32)
+    (array,) = memory.to_arrays()
+    result = jax.jit(lambda x: x + 3, donate_argnums=0)(array)
     assert array.is_deleted()
-    np.testing.assert_array_equal(np.asarray(result), np.full((4, 6), 3, np.float32))
+    np.testing.assert_array_equal(np.asarray(result), whole + np.float32(3))
 
 
 def resident_bytes():
