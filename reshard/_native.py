@@ -424,14 +424,8 @@ def show_versions() -> dict[str, str]:
 
 def has_equal_structs() -> bool:
     """Says whether binding and library are of one build, by the sizes of all structs."""
-    count = _lib.reshard_abi_sizes(_ffi.NULL, 0)
-    sizes = _ffi.new("size_t[]", count)
-    _lib.reshard_abi_sizes(sizes, count)
-    structs = (
-        "reshard_program_tables",
-        "reshard_program_info",
-        "reshard_run_options",
-        "reshard_run_stats",
-        "reshard_shm_options",
-    )
-    return [_ffi.sizeof(name) for name in structs] == list(sizes)
+    names = ("program_tables", "program_info", "run_options", "run_stats", "shm_options")
+    sizes = _ffi.new("size_t[]", len(names))
+    count = _lib.reshard_abi_sizes(sizes, len(names))
+    ours = [_ffi.sizeof(f"reshard_{name}") for name in names]
+    return count == len(names) and ours == list(sizes)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from reshard.box_sets import volume_of
 from reshard.delivery import Delivery
 from reshard.transfer import BoxKey
 
@@ -33,7 +34,4 @@ class Shipment(NamedTuple):
     @property
     def num_elements(self) -> int:
         """Elements of the box."""
-        count = 1
-        for low, high in zip(*self.box, strict=True):
-            count *= high - low
-        return count
+        return volume_of(self.box)

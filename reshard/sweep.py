@@ -13,6 +13,7 @@ from collections import defaultdict
 from itertools import pairwise, product
 from typing import NamedTuple
 
+from reshard.box_sets import volume_of
 from reshard.errors import PlanError
 from reshard.holders import rotation_of_box
 from reshard.legs import Leg, Taken, Turning
@@ -185,11 +186,12 @@ def _make_atoms(
                 ranks = tuple(sorted({rank for rank, _ in sources[box]}))
                 meeting.append((common, ranks))
         parts = _refine(meeting)
-        missing = _volume(want) - sum(_volume(box) for box, _ in parts)
+        missing = volume_of(want) - sum(volume_of(box) for box, _ in parts)
         if missing:
             raise PlanError(
-                f"the source layout holds only {_volume(want) - missing} of the {_volume(want)} "
-                f"elements of logical box {_text(want)} that a destination rank stores. "
+                f"the source layout holds only {volume_of(want) - missing} of the "
+                f"{volume_of(want)} elements of logical box {_text(want)} that a destination rank "
+                "stores. "
                 "Give the source layout boxes that cover the whole tensor."
             )
         atoms += [Atom(want, box, ranks, tuple(copies)) for box, ranks in parts]
@@ -225,10 +227,6 @@ def _intersect(a: BoxKey, b: BoxKey) -> BoxKey | None:
     if any(low >= high for low, high in zip(start, stop, strict=True)):
         return None
     return start, stop
-
-
-def _volume(box: BoxKey) -> int:
-    return math.prod(b - a for a, b in zip(*box, strict=True))
 
 
 def _text(box: BoxKey) -> str:

@@ -88,7 +88,8 @@ def test_struct_sizes_of_library_and_binding_agree():
 def test_the_library_checks_itself_by_these_structs():
     assert _native.has_equal_structs()
     source = inspect.getsource(_native.has_equal_structs)
-    assert all(f'"{name}"' in source for name in STRUCT.findall(code_of_header()))
+    names = [name.removeprefix("reshard_") for name in STRUCT.findall(code_of_header())]
+    assert all(f'"{name}"' in source for name in names)
 
 
 def test_every_struct_starts_with_its_size():
