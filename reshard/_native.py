@@ -401,16 +401,8 @@ def fingerprints(table: array[int], addresses: array[int], num_slots: int) -> ar
     """
     sums = array("Q", bytes(8 * num_slots))
     pointers = _ffi.cast("void *const *", _ffi.from_buffer("uint64_t[]", addresses))
-    check(
-        _lib.reshard_fingerprint(
-            _int64_view("regions", table),
-            len(table),
-            pointers,
-            len(addresses),
-            _ffi.from_buffer("uint64_t[]", sums),
-            num_slots,
-        )
-    )
+    regions, out = _int64_view("regions", table), _ffi.from_buffer("uint64_t[]", sums)
+    check(_lib.reshard_fingerprint(regions, len(table), pointers, len(addresses), out, num_slots))
     return sums
 
 

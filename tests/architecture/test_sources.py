@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ("reshard", "reshard_torch", "reshard_jax")
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 60
 # The Python side of the border mirrors one C header, so it is one file.
-LONGER_FILES = {"reshard/_native.py": 431}
+LONGER_FILES = {"reshard/_native.py": 425}
 
 
 def tracked(*patterns: str) -> list[Path]:
