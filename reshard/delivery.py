@@ -15,12 +15,13 @@ and has received that part at a hop before h.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import pairwise
+from types import MappingProxyType
 from typing import NamedTuple
 
-from reshard.holders import Striping, make_striping, turn_of
+from reshard.holders import Striping, Weights, make_striping, turn_of
 from reshard.lines import Line, make_line
 
 __all__ = [
@@ -134,6 +135,10 @@ class Delivery:
             self._forwarded[taker] = self._find_forwarded(taker)
         return self._forwarded[taker]
 
+    def supplied(self) -> list[tuple[tuple[int, ...], int]]:
+        """Returns groups of holders, and how many indices each group sends together."""
+        raise NotImplementedError
+
     def _moved(self, turn: int, rotation: int) -> Delivery:
         raise NotImplementedError
 
@@ -156,6 +161,9 @@ class _PlainDelivery(Delivery):
 
     def __init__(self, striping: Striping) -> None:
         super().__init__(striping, striping.period, 1)
+
+    def supplied(self) -> list[tuple[tuple[int, ...], int]]:
+        return [(tuple(range(self.striping.num_holders)), self.striping.line)]
 
     def _moved(self, turn: int, rotation: int) -> Delivery:
         return _PlainDelivery(self.striping.based(turn).turned(rotation))
@@ -212,6 +220,9 @@ class _DomainDelivery(Delivery):
         self._stripings = [line.striping.based(turn).turned(rotation) for line in lines]
         self._places = places
         self._inflows: dict[tuple[int, int], list[_Inflow]] = {}
+
+    def supplied(self) -> list[tuple[tuple[int, ...], int]]:
+        return [(line.holders, line.striping.line) for line in self._lines]
 
     def _moved(self, turn: int, rotation: int) -> Delivery:
         return _DomainDelivery(
@@ -298,7 +309,11 @@ class _DomainDelivery(Delivery):
 
 
 def make_plain_delivery(
-    shape: tuple[int, ...], num_takers: int, num_holders: int, itemsize: int
+    shape: tuple[int, ...],
+    num_takers: int,
+    num_holders: int,
+    itemsize: int,
+    weights: Weights = (),
 ) -> Delivery:
     """Returns the delivery of a box of turn and rotation 0 where nobody passes anything on.
 
@@ -307,8 +322,9 @@ def make_plain_delivery(
         num_takers: those who want it and do not hold it; at least one.
         num_holders: those who hold it; at least one.
         itemsize: bytes per element.
+        weights: of the holders.
     """
-    return _PlainDelivery(make_striping(shape, num_takers, num_holders, itemsize))
+    return _PlainDelivery(make_striping(shape, num_takers, num_holders, itemsize, weights=weights))
 
 
 def make_delivery(
@@ -317,6 +333,7 @@ def make_delivery(
     holders: Grouped,
     itemsize: int,
     direct: tuple[int, int] = (1, 1),
+    weights: Mapping[tuple[int, ...], Weights] = MappingProxyType({}),
 ) -> Delivery:
     """Returns the delivery of a box of turn and rotation 0.
 
@@ -327,27 +344,29 @@ def make_delivery(
         itemsize: bytes per element.
         direct: numerator and denominator of the share of far domains that holders serve
             themselves; at least one domain is.
+        weights: of groups of holders that do not share evenly, by their indices.
     """
     num_takers, num_holders = len(takers.places), len(holders.places)
     by_domain = dict(zip(holders.domains, holders.groups, strict=True))
     is_one_domain = takers.domains == holders.domains and len(takers.groups) == 1
     is_apart = takers.are_apart and by_domain.keys().isdisjoint(takers.domains)
     if (is_one_domain and num_takers <= num_holders) or (is_apart and direct[0] == direct[1]):
-        return make_plain_delivery(shape, num_takers, num_holders, itemsize)
+        of_all = weights.get(tuple(range(num_holders)), ())
+        return make_plain_delivery(shape, num_takers, num_holders, itemsize, of_all)
     lines: list[Line] = []
     far: list[tuple[int, ...]] = []
     for domain, members in zip(takers.domains, takers.groups, strict=True):
         own = by_domain.get(domain)
         if own is None:
             far.append(members)
-        elif len(members) > len(own):
-            # Each holder would send more than a taker receives; so they send one copy.
-            lines.append(make_line(shape, own, (members,), itemsize, (1, 1)))
-        else:
-            lines.append(make_line(shape, own, tuple([(m,) for m in members]), itemsize, (1, 1)))
+            continue
+        # Where takers are more, each holder would send more than a taker receives; so they send
+        # one copy.
+        groups = (members,) if len(members) > len(own) else tuple([(m,) for m in members])
+        lines.append(make_line(shape, own, groups, itemsize, (1, 1), weights.get(own, ())))
     if far:
-        everyone = tuple(range(num_holders))
-        lines.append(make_line(shape, everyone, tuple(far), itemsize, direct))
+        own = tuple(range(num_holders))
+        lines.append(make_line(shape, own, tuple(far), itemsize, direct, weights.get(own, ())))
     places = {
         taker: (number, place)
         for number, line in enumerate(lines)

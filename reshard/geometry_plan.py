@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from reshard.delivery import Delivery, Part
 from reshard.errors import PlanError
 from reshard.grid import GridSide, NotAGrid, components_of
-from reshard.holders import rotation_of_box
+from reshard.holders import Shares, rotation_of_box
 from reshard.legs import Leg, Taken, Turning
 from reshard.logical_space import Bounds, LogicalRow, Side
 from reshard.matching import Geometry
@@ -49,20 +49,23 @@ class GeometryPlan(Protocol):
         """Returns every box that moves between any two ranks."""
 
 
-def make_geometry_plan(geometry: Geometry, places: Places | None = None) -> GeometryPlan:
+def make_geometry_plan(
+    geometry: Geometry, places: Places | None = None, shares: Shares = ()
+) -> GeometryPlan:
     """Returns the planner that fits a geometry.
 
     Args:
         geometry: what all pairs of this kind have in common.
         places: where the ranks of both sides are; None means that holders serve everybody.
+        shares: of holders that do not share evenly.
 
     Raises:
         PlanError: if the source does not hold every element that the destination wants.
     """
     try:
-        return GridPlan(geometry, places)
+        return GridPlan(geometry, places, shares)
     except NotAGrid:
-        return SweepPlan(geometry, places)
+        return SweepPlan(geometry, places, shares)
 
 
 def _plain_side(side: Side) -> Side:
@@ -89,13 +92,16 @@ class GridPlan:
     Args:
         geometry: what all pairs of this kind have in common.
         places: where the ranks of both sides are; None means that holders serve everybody.
+        shares: of holders that do not share evenly.
 
     Raises:
         NotAGrid: if a side has no product structure.
         PlanError: if no source rank holds a slice of a stack.
     """
 
-    def __init__(self, geometry: Geometry, places: Places | None = None) -> None:
+    def __init__(
+        self, geometry: Geometry, places: Places | None = None, shares: Shares = ()
+    ) -> None:
         src, dst = _plain_side(geometry.src), _plain_side(geometry.dst)
         ndim = len(geometry.space.shape)
         components = components_of(src, dst, ndim)
@@ -109,7 +115,7 @@ class GridPlan:
         self._ranks = None
         if not geometry.is_disjoint:
             self._ranks = geometry.src.layout.ranks, geometry.dst.layout.ranks
-        self._groups = DeliveryTable(places, geometry.itemsize)
+        self._groups = DeliveryTable(places, geometry.itemsize, shares)
         self._sending: dict[int, Turning[tuple[Leg, ...]]] = {}
         self._taking: dict[int, Turning[Taken]] = {}
         self._shipments: list[Shipment] | None = None

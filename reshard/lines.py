@@ -5,7 +5,14 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from reshard.holders import MIN_STRIPE_BYTES, Striping, make_striping, period_of, striped_dim
+from reshard.holders import (
+    MIN_STRIPE_BYTES,
+    Striping,
+    Weights,
+    make_striping,
+    period_of,
+    striped_dim,
+)
 
 __all__ = ["Lane", "Line", "make_line"]
 
@@ -92,6 +99,7 @@ def make_line(
     groups: tuple[tuple[int, ...], ...],
     itemsize: int,
     direct: tuple[int, int],
+    weights: Weights = (),
 ) -> Line:
     """Returns a line of turn and rotation 0.
 
@@ -102,10 +110,13 @@ def make_line(
         itemsize: bytes per element.
         direct: numerator and denominator of the share of groups that holders serve themselves; at
             least one is.
+        weights: of the holders.
     """
     lanes = _make_lanes(shape, len(groups), itemsize, direct)
     left_out = lanes[-1].stop - lanes[0].stop
-    striping = make_striping(shape, lanes[0].num_direct, len(holders), itemsize, left_out=left_out)
+    striping = make_striping(
+        shape, lanes[0].num_direct, len(holders), itemsize, left_out=left_out, weights=weights
+    )
     most = max(1, min(math.prod(shape) * itemsize // MIN_STRIPE_BYTES, striping.length))
     num_stripes = tuple([min(most, len(members)) for members in groups])
     return Line(holders, striping, lanes, groups, num_stripes)

@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 from reshard.delivery import Delivery
 from reshard.geometry_plan import GeometryPlan
+from reshard.kinds import Kind
 from reshard.places import Places, PlaceTable
-from reshard.planner import Kind, Planner
+from reshard.planner import Planner
 from reshard.shipment import Shipment
 from reshard.topology import Topology
 

@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 from reshard.box_sets import disjoint_volume
 from reshard.geometry_plan import GeometryPlan
+from reshard.kinds import Kind
 from reshard.matching import TensorPair
 from reshard.places import Places, PlaceTable
-from reshard.planner import Kind, Planner
+from reshard.planner import Planner
 from reshard.shipment import Shipment
 from reshard.topology import Topology
 from reshard.transfer import BoxKey

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
@@ -13,6 +15,8 @@ from reshard.delivery import (
     make_delivery,
     make_plain_delivery,
 )
+from reshard.fair_shares import components
+from reshard.holders import Shares, Weights
 from reshard.layout import AnyLayout
 from reshard.matching import TensorPair
 from reshard.topology import Topology
@@ -22,7 +26,10 @@ __all__ = ["DeliveryTable", "PlaceTable", "Places"]
 _SLACK = 1.02
 """Holders serve all domains themselves up to this ratio of their load to that of the domains."""
 
-_FINEST_SHARE = 64
+_FINEST_SHARE = 256
+
+_HOP_SECONDS = 15e-6
+"""What a step from rank to rank costs besides its bytes (`timing.Platform.slot_seconds`)."""
 
 Ranks = tuple[int, ...]
 
@@ -46,10 +53,12 @@ class DeliveryTable:
     Args:
         places: where ranks are; None means that holders serve everybody, wherever they are.
         itemsize: bytes per element.
+        shares: of holders that do not share evenly.
     """
 
-    def __init__(self, places: Places | None, itemsize: int) -> None:
+    def __init__(self, places: Places | None, itemsize: int, shares: Shares = ()) -> None:
         self._places = places
+        self._shares = dict(shares)
         self._itemsize = itemsize
         self._direct = (1, 1) if places is None else places.direct
         self._found: dict[tuple[object, ...], tuple[Delivery, Grouped, Grouped]] = {}
@@ -71,22 +80,34 @@ class DeliveryTable:
             turn: from `rotation_of_box`.
         """
         if self._places is None:
-            return self._plain(shape, len(takers), len(holders)).based(turn)
+            weights = self._shares.get(holders, ())
+            return self._plain(shape, len(takers), len(holders), weights).based(turn)
         wanting = _grouped(takers, self._places.dst)
         holding = _grouped(holders, self._places.src)
-        key = shape, id(wanting), id(holding)
+        shares = self._weights(holders, holding) if self._shares else ()
+        key = shape, id(wanting), id(holding), shares
         found = self._found.get(key)
         if found is None:
-            made = make_delivery(shape, wanting, holding, self._itemsize, self._direct)
+            made = make_delivery(
+                shape, wanting, holding, self._itemsize, self._direct, dict(shares)
+            )
             # The groups stay, or other ones could get their ids.
             found = self._found[key] = made, wanting, holding
         return found[0].based(turn)
 
-    def _plain(self, shape: tuple[int, ...], num_takers: int, num_holders: int) -> Delivery:
-        key = shape, num_takers, num_holders
+    def _weights(self, holders: tuple[int, ...], holding: Grouped) -> Shares:
+        """Returns the weights of all holders and of those in one domain, by index."""
+        groups = {tuple(range(len(holders))), *holding.groups}
+        found = [(each, self._shares.get(tuple([holders[i] for i in each]))) for each in groups]
+        return tuple(sorted([(group, weights) for group, weights in found if weights]))
+
+    def _plain(
+        self, shape: tuple[int, ...], num_takers: int, num_holders: int, weights: Weights
+    ) -> Delivery:
+        key = shape, num_takers, num_holders, weights
         found = self._plain_found.get(key)
         if found is None:
-            found = make_plain_delivery(*key, self._itemsize)
+            found = make_plain_delivery(shape, num_takers, num_holders, self._itemsize, weights)
             self._plain_found[key] = found
         return found
 
@@ -109,13 +130,24 @@ class PlaceTable:
         self._numbers: dict[Places, int] = {}
         self._ranks: dict[int, Ranks] = {}
         self._alone: dict[tuple[Ranks, int], tuple[frozenset[int], Ranks]] = {}
-        self._nbytes: dict[Ranks, int] = {}
+        self._nbytes: Counter[Ranks] = Counter()
         self._rates: dict[Ranks, float] = {}
+        self._sharing: dict[Ranks, Ranks] = {}
         if self._topology is not None:
-            for pair in pairs:
-                ranks = self._ranks_of(pair.src.layout)
-                nbytes = pair.num_elements * pair.wire_dtype.itemsize
-                self._nbytes[ranks] = self._nbytes.get(ranks, 0) + nbytes
+            self._add_bytes(pairs)
+
+    def _add_bytes(self, pairs: Sequence[TensorPair]) -> None:
+        """Adds up what ranks send that have tensors in common."""
+        of_layouts: Counter[Ranks] = Counter()
+        for pair in pairs:
+            ranks = self._ranks_of(pair.src.layout)
+            of_layouts[ranks] += pair.num_elements * pair.wire_dtype.itemsize
+        for groups in components(of_layouts):
+            together = tuple(sorted(frozenset().union(*groups)))
+            for ranks, nbytes in of_layouts.items():
+                if frozenset(ranks) in groups:
+                    self._sharing[ranks] = together
+                    self._nbytes[together] += nbytes
 
     def of(self, pair: TensorPair) -> tuple[int, Places | None]:
         """Returns a number that pairs have in common whose ranks lie alike, and how they lie."""
@@ -165,12 +197,22 @@ class PlaceTable:
         return found
 
     def _direct_share(self, topology: Topology, src: Ranks, dst: Ranks) -> tuple[int, int]:
-        """Returns how many of the far domains holders can serve while all domains are kept busy."""
-        fraction = self._nbytes[src] / (sum(self._nbytes.values()) or 1)
-        load = fraction * self._rate(topology, dst) / self._rate(topology, src)
-        if load <= _SLACK:
+        """Returns how many of the far domains holders serve, so that all is there soonest.
+
+        They can serve as many as keeps them as busy as the domains. A share s of D domains takes
+        s times as long as all of them, but 1 / s steps; few bytes are there sooner in fewer steps,
+        and the best share by both is the root of the time of a step by the time of all domains.
+        """
+        sharing = self._sharing[src]
+        nbytes, rate = self._nbytes[sharing], self._rate(topology, sharing)
+        if not nbytes:
             return 1, 1
-        share = Fraction(1 / load).limit_denominator(_FINEST_SHARE)
+        load = nbytes / self._nbytes.total() * self._rate(topology, dst) / rate
+        num_domains = len({topology.domains[rank] for rank in dst})
+        least = math.sqrt(_HOP_SECONDS * rate / (num_domains * nbytes))
+        if load <= _SLACK or least * _SLACK >= 1:
+            return 1, 1
+        share = Fraction(max(1 / load, least)).limit_denominator(_FINEST_SHARE)
         return (share.numerator, share.denominator) if share else (1, _FINEST_SHARE)
 
     def _rate(self, topology: Topology, ranks: Ranks) -> float:

@@ -26,7 +26,7 @@ from reshard.transfer import Transfer
 
 __all__ = ["PLANNER_VERSION", "Plan", "make_plan"]
 
-PLANNER_VERSION = 3
+PLANNER_VERSION = 4
 """Changes whenever equal inputs could give another plan than before."""
 
 

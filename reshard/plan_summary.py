@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from reshard.floor import Floor
+from reshard.kinds import Kind
 from reshard.loads import Loads, find_loads
-from reshard.planner import Kind
 
 if TYPE_CHECKING:
     from reshard.cluster_view import ClusterView

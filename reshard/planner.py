@@ -14,18 +14,20 @@ from functools import cached_property
 from typing import NamedTuple
 
 from reshard.box_sets import some_meet
-from reshard.dtypes import DType
 from reshard.errors import PlanError
 from reshard.geometry_plan import GeometryPlan, make_geometry_plan
+from reshard.holders import Shares, Weights
+from reshard.kinds import Kind, kinds_of
 from reshard.layout import AnyLayout
 from reshard.legs import Leg, Taken
 from reshard.logical_space import pieces_of_rank
 from reshard.matching import TensorPair
 from reshard.places import PlaceTable
+from reshard.supplies import holder_shares, shares_by_position
 from reshard.topology import Topology
 from reshard.transfer import BoxKey, Transfer
 
-__all__ = ["Kind", "PairLegs", "Planner", "RankPlan", "Volume"]
+__all__ = ["PairLegs", "Planner", "RankPlan", "Volume"]
 
 Ranks = tuple[int, ...]
 Legs = tuple[Leg, ...]
@@ -125,41 +127,6 @@ def _volume_between(start: tuple[int, ...], stop: tuple[int, ...]) -> int:
     return math.prod([b - a for a, b in zip(start, stop, strict=True)])
 
 
-class Kind:
-    """Pairs that have everything in common but their names: geometry, layouts, types.
-
-    Attributes:
-        first: the first of them.
-        members: (number, rotation) of each.
-        src_ranks, dst_ranks: ranks by position.
-    """
-
-    __slots__ = ("dst_ranks", "first", "members", "plan", "src_ranks")
-
-    def __init__(self, first: TensorPair, src_ranks: Ranks, dst_ranks: Ranks) -> None:
-        self.first = first
-        self.members: list[tuple[int, int]] = []
-        self.src_ranks, self.dst_ranks = src_ranks, dst_ranks
-        self.plan: GeometryPlan | None = None
-
-
-def _kinds_of(pairs: Sequence[TensorPair]) -> list[Kind]:
-    kinds: dict[tuple[int, int, int, DType], Kind] = {}
-    layouts: dict[int, Ranks] = {}
-    interned: dict[Ranks, Ranks] = {}
-    for number, pair in enumerate(pairs):
-        src, dst = pair.src.layout, pair.dst.layout
-        key = id(pair.geometry), id(src), id(dst), pair.dst.dtype
-        kind = kinds.get(key)
-        if kind is None:
-            for layout in (src, dst):
-                if id(layout) not in layouts:
-                    layouts[id(layout)] = interned.setdefault(found := layout.ranks, found)
-            kind = kinds[key] = Kind(pair, layouts[id(src)], layouts[id(dst)])
-        kind.members.append((number, pair.rotation))
-    return list(kinds.values())
-
-
 class Planner:
     """Plans ranks of one list of pairs; keeps what geometries have in common.
 
@@ -170,9 +137,9 @@ class Planner:
 
     def __init__(self, pairs: Sequence[TensorPair], topology: Topology | None = None) -> None:
         self.pairs = pairs
-        self.kinds = _kinds_of(pairs)
+        self.kinds = kinds_of(pairs)
         self._places = PlaceTable(topology, pairs)
-        self._plans: dict[tuple[int, int], GeometryPlan] = {}
+        self._plans: dict[tuple[object, ...], GeometryPlan] = {}
         self._volumes: dict[tuple[int, int], int] = {}
         self._proven: dict[int, Taken] = {}
 
@@ -280,17 +247,26 @@ class Planner:
             PlanError: if a source layout does not hold what a destination wants.
         """
         if kind.plan is None:
-            pair = kind.first
-            number, places = self._places.of(pair)
-            key = id(pair.geometry), number
-            plan = self._plans.get(key)
-            if plan is None:
-                try:
-                    plan = self._plans[key] = make_geometry_plan(pair.geometry, places)
-                except PlanError as error:
-                    raise PlanError(f"{pair.name}: {error}") from None
-            kind.plan = plan
+            shares = shares_by_position(self.shares, kind.src_ranks) if self.shares else ()
+            kind.plan = self._plan(kind, shares)
         return kind.plan
+
+    @cached_property
+    def shares(self) -> dict[Ranks, Weights]:
+        """How much holders serve of what they hold together, where that is not the same for all."""
+        return holder_shares(self.kinds, self._plan)
+
+    def _plan(self, kind: Kind, shares: Shares = ()) -> GeometryPlan:
+        pair = kind.first
+        number, places = self._places.of(pair)
+        key = id(pair.geometry), number, shares
+        plan = self._plans.get(key)
+        if plan is None:
+            try:
+                plan = self._plans[key] = make_geometry_plan(pair.geometry, places, shares)
+            except PlanError as error:
+                raise PlanError(f"{pair.name}: {error}") from None
+        return plan
 
 
 def _number_of(entry: PairLegs) -> int:

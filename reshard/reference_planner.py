@@ -1,21 +1,33 @@
 """The obvious planner: all pairs of boxes of all ranks. Slow, global, and the oracle of the others.
 
-It shares with them only the rule that picks holders (`holders.Striping`) and the pieces of a rank.
+It shares with them only the rules that pick holders (`delivery`, `fair_shares`) and the pieces of a
+rank.
 Users can run it to check a plan of their own layouts: `set(reference_transfers(plan.pairs))` is the
 set of transfers of all ranks.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import pairwise, product
+from dataclasses import dataclass
 
-from reshard.delivery import Part, group_by_domain, make_delivery, make_plain_delivery
-from reshard.holders import rotation_of_box
+from reshard.box_sets import disjoint_parts
+from reshard.delivery import (
+    Delivery,
+    Part,
+    group_by_domain,
+    make_delivery,
+    make_plain_delivery,
+)
+from reshard.fair_shares import Ranks, fair_shares
+from reshard.holders import Weights, rotation_of_box
 from reshard.logical_space import Side, copy_numbers, pieces_of_rank
 from reshard.matching import TensorPair
 from reshard.places import PlaceTable
+from reshard.supplies import unequal_ranks
+from reshard.sweep import parts_of_wanted
 from reshard.tensor_spec import TensorSpec
 from reshard.topology import Topology
 from reshard.transfer import BoxKey, Transfer
@@ -33,85 +45,126 @@ def reference_transfers(
         topology: where ranks are; None means that holders serve everybody.
     """
     table = PlaceTable(topology, pairs)
+    domains = None if topology is None else topology.domains
+    unequal = unequal_ranks([pair.src.layout for pair in pairs])
+    regions: list[_Region] = []
+    supplies: Counter[Ranks] = Counter()
     for number, pair in enumerate(pairs):
         if pair.num_elements:
             _, places = table.of(pair)
             direct = (1, 1) if places is None else places.direct
-            domains = None if topology is None else topology.domains
-            yield from _transfers_of_pair(number, pair, domains, direct)
+            regions += _regions_of_pair(number, pair, domains, direct)
+    for region in regions:
+        if region.remote and not unequal.isdisjoint(region.givers):
+            supplies += region.supplies()
+    shares = fair_shares(supplies)
+    for region in regions:
+        yield from region.transfers(shares)
 
 
-def _transfers_of_pair(
+@dataclass(frozen=True)
+class _Region:
+    """A box of a tensor with everyone who holds it and everyone who wants it.
+
+    Attributes:
+        number, pair: the tensor.
+        want: the destination's whole box, of which `box` is a part.
+        givers: ranks that hold it, in the order of their layout.
+        takers: (rank, copy) of those who want it.
+        domains: of all ranks.
+        direct: share of the domains that the givers serve themselves.
+    """
+
+    number: int
+    pair: TensorPair
+    want: BoxKey
+    box: BoxKey
+    givers: list[int]
+    takers: list[tuple[int, int]]
+    domains: Sequence[int] | None
+    direct: tuple[int, int]
+
+    @property
+    def remote(self) -> list[tuple[int, int]]:
+        """Those who do not hold it themselves."""
+        return [taker for taker in self.takers if taker[0] not in self.givers]
+
+    def supplies(self) -> Counter[Ranks]:
+        """Returns how many bytes each group of givers sends together."""
+        delivery = self._delivery({})
+        nbytes = math.prod(b - a for a, b in zip(*self.box, strict=True))
+        nbytes = nbytes // delivery.striping.length * self.pair.dtype_at(0).itemsize
+        found: Counter[Ranks] = Counter()
+        for holders, num_indices in delivery.supplied():
+            group = tuple(sorted(self.givers[holder] for holder in holders))
+            found[group] += num_indices * nbytes
+        return found
+
+    def _delivery(self, shares: dict[Ranks, Weights]) -> Delivery:
+        shape = tuple(b - a for a, b in zip(*self.box, strict=True))
+        itemsize, num_givers = self.pair.geometry.itemsize, len(self.givers)
+        if self.domains is None:
+            weights = self._weights(shares, tuple(range(num_givers)))
+            return make_plain_delivery(shape, len(self.remote), num_givers, itemsize, weights)
+        wanting = group_by_domain(tuple([self.domains[rank] for rank, _ in self.remote]))
+        holding = group_by_domain(tuple([self.domains[rank] for rank in self.givers]))
+        groups = {tuple(range(num_givers)), *holding.groups}
+        weights_of = {group: self._weights(shares, group) for group in groups}
+        return make_delivery(shape, wanting, holding, itemsize, self.direct, weights_of)
+
+    def _weights(self, shares: dict[Ranks, Weights], holders: Ranks) -> Weights:
+        ranks = [self.givers[holder] for holder in holders]
+        key = tuple(sorted(ranks))
+        if key not in shares:
+            return ()
+        of_rank = dict(zip(key, shares[key], strict=True))
+        return tuple(of_rank[rank] for rank in ranks)
+
+    def transfers(self, shares: dict[Ranks, Weights]) -> Iterator[Transfer]:
+        """Yields who sends which part of it to whom."""
+        for rank, copy in self.takers:
+            if rank in self.givers:
+                yield Transfer(self.number, rank, rank, *self.box, copy)
+        if not self.remote:
+            return
+        delivery = self._delivery(shares)
+        delivery = delivery.based(rotation_of_box(*self.want)).turned(self.pair.rotation)
+        for index, giver in enumerate(self.givers):
+            for part in delivery.sent(index):
+                yield self._transfer(delivery, giver, part, 0)
+        for index, (rank, copy) in enumerate(self.remote):
+            for part in delivery.forwarded(index):
+                yield self._transfer(delivery, rank, part, copy)
+
+    def _transfer(self, delivery: Delivery, src: int, part: Part, src_copy: int) -> Transfer:
+        box = delivery.striping.cut(self.box, part.start, part.stop)
+        dst, copy = self.remote[part.peer]
+        return Transfer(self.number, src, dst, *box, copy, part.hop, src_copy)
+
+
+def _regions_of_pair(
     number: int, pair: TensorPair, domains: Sequence[int] | None, direct: tuple[int, int]
-) -> Iterator[Transfer]:
+) -> Iterator[_Region]:
     ndim = len(pair.geometry.space.shape)
     held = _stored(pair.src, pair.geometry.src, ndim)
     wanted = _stored(pair.dst, pair.geometry.dst, ndim)
-    for want, takers in wanted.items():
+    order = {rank: position for position, rank in enumerate(pair.src.layout.ranks)}
+    dst_order = {rank: position for position, rank in enumerate(pair.dst.layout.ranks)}
+    taken = list(wanted.values())
+    for want, wanting in parts_of_wanted(list(wanted))[0].items():
+        takers = sorted(
+            (taker for box in wanting for taker in taken[box]),
+            key=lambda taker: (dst_order[taker[0]], taker[1]),
+        )
         regions: dict[BoxKey, set[int]] = defaultdict(set)
         for box, givers in held.items():
             common = _common(box, want)
             if common:
                 regions[common].update(rank for rank, _ in givers)
-        order = {rank: position for position, rank in enumerate(pair.src.layout.ranks)}
-        for region, ranks in _disjoint(regions).items():
+        for region, numbers in disjoint_parts(list(regions))[0].items():
+            ranks = {rank for n in numbers for rank in list(regions.values())[n]}
             givers_in_order = sorted(ranks, key=order.__getitem__)
-            yield from _shares(number, pair, want, region, givers_in_order, takers, domains, direct)
-
-
-def _disjoint(regions: dict[BoxKey, set[int]]) -> dict[BoxKey, set[int]]:
-    """Returns the regions, cut along all their edges if two of them overlap."""
-    boxes = list(regions)
-    if not any(_common(a, b) for i, a in enumerate(boxes) for b in boxes[:i]):
-        return regions
-    num_dims = range(len(boxes[0][0]))
-    edges = [sorted({edge for box in boxes for edge in (box[0][d], box[1][d])}) for d in num_dims]
-    cells: dict[BoxKey, set[int]] = defaultdict(set)
-    for bounds in product(*(pairwise(line) for line in edges)):
-        cell = tuple(a for a, _ in bounds), tuple(b for _, b in bounds)
-        for box, ranks in regions.items():
-            if _common(box, cell):
-                cells[cell] |= ranks
-    return cells
-
-
-def _shares(
-    number: int,
-    pair: TensorPair,
-    want: BoxKey,
-    region: BoxKey,
-    givers: list[int],
-    takers: list[tuple[int, int]],
-    domains: Sequence[int] | None,
-    direct: tuple[int, int],
-) -> Iterator[Transfer]:
-    remote = [taker for taker in takers if taker[0] not in givers]
-    for rank, copy in takers:
-        if rank in givers:
-            yield Transfer(number, rank, rank, *region, copy)
-    if not remote:
-        return
-    shape = tuple(b - a for a, b in zip(*region, strict=True))
-    itemsize = pair.geometry.itemsize
-    if domains is None:
-        delivery = make_plain_delivery(shape, len(remote), len(givers), itemsize)
-    else:
-        wanting = group_by_domain(tuple([domains[rank] for rank, _ in remote]))
-        holding = group_by_domain(tuple([domains[rank] for rank in givers]))
-        delivery = make_delivery(shape, wanting, holding, itemsize, direct)
-    delivery = delivery.based(rotation_of_box(*want)).turned(pair.rotation)
-
-    def transfer(src: int, part: Part, src_copy: int) -> Transfer:
-        box = delivery.striping.cut(region, part.start, part.stop)
-        dst, copy = remote[part.peer]
-        return Transfer(number, src, dst, *box, copy, part.hop, src_copy)
-
-    for index, giver in enumerate(givers):
-        for part in delivery.sent(index):
-            yield transfer(giver, part, 0)
-    for index, (rank, copy) in enumerate(remote):
-        for part in delivery.forwarded(index):
-            yield transfer(rank, part, copy)
+            yield _Region(number, pair, want, region, givers_in_order, takers, domains, direct)
 
 
 def _stored(spec: TensorSpec, side: Side, ndim: int) -> dict[BoxKey, list[tuple[int, int]]]:

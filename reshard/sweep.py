@@ -1,8 +1,8 @@
 """Transfers of one geometry by comparing boxes: for layouts that are no grids.
 
-Every rank runs the whole comparison, once per geometry, and picks its own legs. Distinct source
-boxes that overlap in part are refined first, so that every destination element has one choice of
-holders.
+Every rank runs the whole comparison, once per geometry, and picks its own legs. Distinct boxes of a
+side that overlap in part are cut first, so that every element has one set of holders, and one of
+ranks that want it.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from itertools import pairwise, product
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from reshard.box_sets import volume_of
+from reshard.box_sets import common_box, disjoint_parts, volume_of
 from reshard.errors import PlanError
-from reshard.holders import rotation_of_box
+from reshard.holders import Shares, rotation_of_box
 from reshard.legs import Leg, Taken, Turning
 from reshard.logical_space import Side, copy_numbers, pieces_of_rank
 from reshard.matching import Geometry
@@ -23,18 +23,21 @@ from reshard.places import DeliveryTable, Places
 from reshard.shipment import Shipment
 from reshard.transfer import BoxKey
 
-__all__ = ["Atom", "SweepPlan", "box_holders"]
+__all__ = ["Atom", "SweepPlan", "box_holders", "parts_of_wanted"]
 
 Legs = tuple[Leg, ...]
 
 _NOTHING = Taken()
+
+_MAX_PARTS = 256
+"""Boxes of destination ranks that would fall into more parts each than this are sent apart."""
 
 
 class Atom(NamedTuple):
     """A box with the ranks that hold it and the (rank, copy) that want it, ranks as positions.
 
     Attributes:
-        wanted: the destination's whole box, of which `box` is a part.
+        wanted: a destination's box, or its part that all of `copies` want; `box` is a part of it.
         box: bounds that lie in one set of source boxes.
         holders: source ranks, ascending.
         copies: destination ranks with the number of the equal piece, ascending.
@@ -62,20 +65,23 @@ class SweepPlan:
     Args:
         geometry: what all pairs of this kind have in common.
         places: where the ranks of both sides are; None means that holders serve everybody.
+        shares: of holders that do not share evenly.
 
     Raises:
         PlanError: if the source does not hold every element that the destination wants.
     """
 
-    def __init__(self, geometry: Geometry, places: Places | None = None) -> None:
+    def __init__(
+        self, geometry: Geometry, places: Places | None = None, shares: Shares = ()
+    ) -> None:
         ndim = len(geometry.space.shape)
         atoms: list[Atom] = []
+        self.are_apart = True
         if geometry.space.num_elements:
             sources = box_holders(geometry.src, ndim)
             wanted = box_holders(geometry.dst, ndim)
-            atoms = _make_atoms(sources, wanted)
-        table = DeliveryTable(places, geometry.itemsize)
-        self.are_apart = False
+            atoms, self.are_apart = _make_atoms(sources, wanted)
+        table = DeliveryTable(places, geometry.itemsize, shares)
         self._shipments = [_shipment(atom, geometry, table) for atom in atoms]
         deliveries = [each.delivery for each in self._shipments if each.delivery is not None]
         # Rotations that differ by this choose the same ends of every box.
@@ -83,7 +89,7 @@ class SweepPlan:
         self._legs: dict[int, tuple[dict[int, Legs], dict[int, Taken]]] = {}
 
     def shipments(self) -> list[Shipment]:
-        """Returns every box that moves; those of one destination rank may overlap."""
+        """Returns every box that moves."""
         return self._shipments
 
     def sends(self, position: int) -> Turning[Legs]:
@@ -171,22 +177,25 @@ def _shipment(atom: Atom, geometry: Geometry, table: DeliveryTable) -> Shipment:
     return Shipment(atom.box, tuple(local), atom.holders, tuple(takers), delivery)
 
 
+def parts_of_wanted(boxes: Sequence[BoxKey]) -> tuple[dict[BoxKey, list[int]], bool]:
+    """Returns disjoint parts of what destination ranks want, as `disjoint_parts` does."""
+    return disjoint_parts(boxes, _MAX_PARTS)
+
+
 def _make_atoms(
     sources: dict[BoxKey, list[tuple[int, int]]], wanted: dict[BoxKey, list[tuple[int, int]]]
-) -> list[Atom]:
+) -> tuple[list[Atom], bool]:
+    """Returns the atoms, and whether no two of them have common elements."""
     boxes = sorted(sources)
     first = [start[0] if start else 0 for start, _ in boxes]
+    copies = list(wanted.values())
+    parts, are_apart = parts_of_wanted(list(wanted))
     atoms: list[Atom] = []
-    for want, copies in wanted.items():
+    for want, numbers in parts.items():
+        takers = tuple(sorted([copy for number in numbers for copy in copies[number]]))
         last = bisect_left(first, want[1][0]) if want[1] else len(boxes)
-        meeting = []
-        for box in boxes[:last]:
-            common = _intersect(box, want)
-            if common is not None:
-                ranks = tuple(sorted({rank for rank, _ in sources[box]}))
-                meeting.append((common, ranks))
-        parts = _refine(meeting)
-        missing = volume_of(want) - sum(volume_of(box) for box, _ in parts)
+        held = _held(boxes[:last], sources, want)
+        missing = volume_of(want) - sum(map(volume_of, held))
         if missing:
             raise PlanError(
                 f"the source layout holds only {volume_of(want) - missing} of the "
@@ -194,39 +203,25 @@ def _make_atoms(
                 "stores. "
                 "Give the source layout boxes that cover the whole tensor."
             )
-        atoms += [Atom(want, box, ranks, tuple(copies)) for box, ranks in parts]
-    return atoms
+        atoms += [Atom(want, box, ranks, takers) for box, ranks in held.items()]
+    return atoms, are_apart
 
 
-def _refine(
-    meeting: list[tuple[BoxKey, tuple[int, ...]]],
-) -> list[tuple[BoxKey, tuple[int, ...]]]:
-    """Returns disjoint boxes with their holders; cuts along all edges where boxes overlap."""
-    merged: dict[BoxKey, set[int]] = {}
-    for box, ranks in meeting:
-        merged.setdefault(box, set()).update(ranks)
-    boxes = list(merged)
-    if all(_intersect(box, other) is None for i, box in enumerate(boxes) for other in boxes[:i]):
-        return [(box, tuple(sorted(ranks))) for box, ranks in merged.items()]
-    edges = [
-        sorted({edge for start, stop in boxes for edge in (start[d], stop[d])})
-        for d in range(len(boxes[0][0]))
-    ]
-    parts = []
-    for cell in product(*(list(pairwise(e)) for e in edges)):
-        key = tuple(a for a, _ in cell), tuple(b for _, b in cell)
-        holders = {r for box, held in merged.items() if _intersect(box, key) == key for r in held}
-        if holders:
-            parts.append((key, tuple(sorted(holders))))
-    return parts
-
-
-def _intersect(a: BoxKey, b: BoxKey) -> BoxKey | None:
-    start = tuple(map(max, a[0], b[0]))
-    stop = tuple(map(min, a[1], b[1]))
-    if any(low >= high for low, high in zip(start, stop, strict=True)):
-        return None
-    return start, stop
+def _held(
+    boxes: list[BoxKey], sources: dict[BoxKey, list[tuple[int, int]]], want: BoxKey
+) -> dict[BoxKey, tuple[int, ...]]:
+    """Returns disjoint parts of a box with their holders."""
+    holders: dict[BoxKey, set[int]] = {}
+    for box in boxes:
+        common = common_box(box, want)
+        if common is not None:
+            holders.setdefault(common, set()).update([rank for rank, _ in sources[box]])
+    distinct = list(holders)
+    parts, _ = disjoint_parts(distinct)
+    return {
+        part: tuple(sorted({rank for number in numbers for rank in holders[distinct[number]]}))
+        for part, numbers in parts.items()
+    }
 
 
 def _text(box: BoxKey) -> str:

@@ -11,7 +11,8 @@ from collections import Counter
 from typing import NamedTuple
 
 from reshard.geometry_plan import GeometryPlan
-from reshard.planner import Kind, Planner
+from reshard.kinds import Kind
+from reshard.planner import Planner
 from reshard.shipment import Shipment
 
 __all__ = ["Flow", "FlowOfKind", "Streams", "flows_of", "rank_streams"]

@@ -16,8 +16,9 @@ LAYERS = {
         "form", "tensor_spec", "forms", "patterns", "transfer", "legs", "topology", "padding",
     },
     "planning": {
-        "logical_space", "matching", "holders", "lines", "delivery", "places", "grid", "sweep",
-        "geometry_plan", "planner", "reference_planner", "schedule", "spec_codec", "spec_merge",
+        "logical_space", "matching", "holders", "fair_shares", "lines", "delivery", "places",
+        "grid", "sweep", "geometry_plan", "kinds", "supplies", "planner", "reference_planner",
+        "schedule", "spec_codec", "spec_merge",
         "box_sets", "shipment", "loads", "needs", "floor", "rounds", "timing", "cluster_view",
         "imbalance",
         "explanation", "plan_text", "plan_summary", "lint", "plan",

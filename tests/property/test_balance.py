@@ -7,7 +7,18 @@ from collections import Counter
 
 import pytest
 
-from reshard import Layout, Mesh, Plan, Replicate, Shard, TensorSpec, make_plan
+from reshard import (
+    Box,
+    BoxLayout,
+    Layout,
+    LocalBox,
+    Mesh,
+    Plan,
+    Replicate,
+    Shard,
+    TensorSpec,
+    make_plan,
+)
 
 R = Replicate()
 
@@ -111,3 +122,42 @@ def test_egress_is_the_same_however_many_replicas_the_destination_has(num_copies
         for rank in pair.dst.layout.ranks
     )
     assert sum(received) == wanted
+
+
+def test_a_rank_that_shares_tensors_with_all_others_sends_no_more_than_they_do():
+    """Case wi: tensor i is on ranks 0 and i, so even shares would have rank 0 send half of all."""
+    layouts = [Layout.replicated(Mesh(("x",), (2,), (0, other))) for other in range(1, 8)]
+    dst = Layout(Mesh.of(tp=4), (Shard(0),)).shifted(100)
+    for shape in [(4096, 1024), (64, 64)]:  # with stripes, and too small for them
+        src = [TensorSpec(f"w{i}", shape, "bfloat16", layouts[i % 7]) for i in range(56)]
+        plan = make_plan(src, [TensorSpec(each.name, shape, "bfloat16", dst) for each in src])
+        sent, _ = loads(plan)
+        assert spread(sent) <= 1.02
+
+
+def test_pipeline_stages_that_share_an_embedding_send_the_same():
+    """The first stage has a layer more, so the last one sends more of the tied embedding."""
+    first, last = (Layout(Mesh.of(dp=2, tp=2), (R, Shard(0))).shifted(n) for n in (0, 4))
+    both = Layout(Mesh.of(stage=2, dp=2, tp=2), (R, R, Shard(0)))
+    src = [TensorSpec("embed", (32064, 1024), "bfloat16", both)]
+    src += [TensorSpec(f"a{i}", (1024, 1024), "bfloat16", first) for i in range(20)]
+    src += [TensorSpec(f"b{i}", (1024, 1024), "bfloat16", last) for i in range(8)]
+    dst = Layout(Mesh.of(tp=4), (Shard(1),)).shifted(100)
+    plan = make_plan(src, [TensorSpec(s.name, s.shape, "bfloat16", dst) for s in src])
+    sent, _ = loads(plan)
+    assert spread(sent) <= 1.02
+    assert plan.planner.shares
+
+
+def test_explicit_boxes_with_more_holders_on_some_ranks_are_balanced():
+    boxes = {
+        0: LocalBox(Box((0, 0), (512, 1024)), (0, 0)),
+        1: LocalBox(Box((0, 0), (512, 1024)), (0, 0)),
+        2: LocalBox(Box((512, 0), (512, 1024)), (0, 0)),
+    }
+    entries = [(rank, (box,)) for rank, box in boxes.items()]
+    entries[0] = 0, (boxes[0], LocalBox(Box((512, 0), (512, 1024)), (512, 0)))
+    src = TensorSpec("w", (1024, 1024), "bfloat16", BoxLayout(tuple(entries)))
+    dst = TensorSpec("w", (1024, 1024), "bfloat16", FULL.shifted(100))
+    sent, _ = loads(make_plan([src], [dst]))
+    assert spread(sent) <= 1.02

@@ -132,10 +132,10 @@ def tiny_cases(draw):
     ]
     num_ranks = num_src + num_dst
     domains = tuple(draw(st.lists(st.integers(0, 2), min_size=num_ranks, max_size=num_ranks)))
-    link = draw(st.sampled_from((50e9, 450e9)))
+    link = draw(st.sampled_from((50.0, 450.0)))
     # A host per rank: as many cards as ranks. One host per domain: all share a card.
     hosts = draw(st.sampled_from((tuple(range(num_ranks)), domains)))
-    topology = Topology(hosts, domains, 1, 50e9, link, "tiny")
+    topology = Topology(hosts, domains, 1, 50.0, link, "tiny")
     src = [TensorSpec(f"w{i}", shape, "float32", a) for i, (a, _) in enumerate(sides)]
     dst = [TensorSpec(f"w{i}", shape, "float32", b) for i, (_, b) in enumerate(sides)]
     return src, dst, topology
@@ -178,7 +178,7 @@ def box_cases(draw):
     num_ranks = num_src + num_dst
     domains = tuple(draw(st.lists(st.integers(0, 2), min_size=num_ranks, max_size=num_ranks)))
     hosts = draw(st.sampled_from((tuple(range(num_ranks)), domains)))
-    topology = Topology(hosts, domains, 1, 50e9, 450e9, "tiny")
+    topology = Topology(hosts, domains, 1, 50.0, 450.0, "tiny")
     src = TensorSpec("w", (length, 100), "uint8", BoxLayout(held))
     dst = TensorSpec("w", (length, 100), "uint8", BoxLayout(wanted))
     return [src], [dst], topology

@@ -347,7 +347,7 @@ def test_a_rank_sends_only_what_it_holds_or_has_received_by_then(placed):
 
 
 @given(placed_problems())
-def test_each_box_enters_a_domain_once_and_none_enters_where_it_is_held(placed):
+def test_each_element_enters_a_domain_once_and_none_enters_where_it_is_held(placed):
     plan = make_plan(placed.problem.src, placed.problem.dst, topology=placed.topology)
     domains = placed.topology.domains
     entered: dict[tuple[int, int], Counter[int]] = defaultdict(Counter)
@@ -360,10 +360,8 @@ def test_each_box_enters_a_domain_once_and_none_enters_where_it_is_held(placed):
         held, wanted = boxes_by_domain(pair, domains, 0), boxes_by_domain(pair, domains, 1)
         for domain, boxes in wanted.items():
             here = {i for box in held[domain] for i in elements_between(pair, *box).tolist()}
-            expected = Counter(i for box in boxes for i in elements_between(pair, *box).tolist())
-            for element in here:
-                expected.pop(element, None)
-            assert entered[number, domain] == expected
+            wanted_here = {i for box in boxes for i in elements_between(pair, *box).tolist()}
+            assert entered[number, domain] == Counter(wanted_here - here)
 
 
 def boxes_by_domain(pair: TensorPair, domains: tuple[int, ...], side: int):
@@ -380,7 +378,7 @@ def boxes_by_domain(pair: TensorPair, domains: tuple[int, ...], side: int):
 
 @given(problems())
 def test_within_one_domain_what_few_hold_is_exchanged_by_those_who_want_it(problem):
-    """Everybody gets the same as without a topology, and no holder sends more than before."""
+    """Everybody gets the same as without a topology, and holders send no more than before."""
     ranks = [rank for side in problem.sides for spec in side for rank in spec.layout.ranks]
     plan = make_plan(
         problem.src, problem.dst, topology=Topology.one_host(1 + max(ranks, default=0))
@@ -388,12 +386,16 @@ def test_within_one_domain_what_few_hold_is_exchanged_by_those_who_want_it(probl
     plain = plan_of(problem)
     assert plain.num_hops == 1
     assert plan.num_hops <= 2
+    is_even = not plan.planner.shares and not plain.planner.shares
+    sent: list[tuple[int, int]] = []
     for rank in plan.ranks:
         assert plan.stored_bytes(rank) == plain.stored_bytes(rank)
         first, before = (
             sum(each.nbytes(t) for t in each.sends(rank) if t.hop == 0) for each in (plan, plain)
         )
-        assert first <= before or plan.num_hops == 1
+        assert first <= before or plan.num_hops == 1 or not is_even
+        sent.append((first, before))
+    assert sum(first for first, _ in sent) <= sum(before for _, before in sent)
 
 
 @given(placed_problems())

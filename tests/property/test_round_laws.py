@@ -167,7 +167,7 @@ def test_hops_that_meet_in_a_slot_fit_the_budget_together():
     plan = make_plan(
         [TensorSpec(name, shape, "float32", src) for name in "ab"],
         [TensorSpec("a", shape, "float32", there), TensorSpec("b", shape, "float32", back)],
-        topology=Topology(tuple(range(7)), tuple(range(7)), 1, 50e9, 450e9),
+        topology=Topology(tuple(range(7)), tuple(range(7)), 1, 50.0, 450.0),
     )
     spans, staging_bytes = spans_of(plan.pairs), 256 << 10
     plans = [plan.rank_plan(rank) for rank in plan.ranks]

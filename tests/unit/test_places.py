@@ -137,14 +137,31 @@ def test_few_holders_serve_as_many_domains_as_keep_all_busy(num_holders, num_wan
     assert share_of(num_holders, num_wanting) == share
 
 
-@pytest.mark.parametrize("num_wanting", [100, 127])
+@pytest.mark.parametrize("num_wanting", [400, 511])
 def test_the_share_of_very_few_holders_is_the_finest_there_is(num_wanting):
-    assert share_of(1, num_wanting) == Fraction(1, 64)
+    assert share_of(1, num_wanting) == Fraction(1, 256)
 
 
-@pytest.mark.parametrize("num_wanting", [129, 300])
+@pytest.mark.parametrize("num_wanting", [513, 1200])
 def test_the_fewest_holders_do_not_serve_everybody(num_wanting):
-    assert share_of(1, num_wanting) == Fraction(1, 64)
+    assert share_of(1, num_wanting) == Fraction(1, 256)
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "share"),
+    [
+        (10_000, Fraction(1)),  # all are served in 12 us; one step more takes 15
+        (100_000, Fraction(25, 73)),  # 128 us, the root of 15 / 128
+        (1_000_000, Fraction(1, 9)),
+        (100_000_000, Fraction(1, 64)),
+    ],
+)
+def test_few_bytes_are_passed_on_in_few_steps(nbytes, share):
+    """A box for 64 domains by one card of 50 GB/s."""
+    topology = Topology(tuple(range(65)), tuple(range(65)), 1, 50e9, 450e9)
+    pairs = pairs_of((replicated(0), replicated(*range(1, 65))), shape=(nbytes,))
+    _, places = PlaceTable(topology, pairs).of(pairs[0])
+    assert abs(Fraction(*places.direct) / share - 1) < Fraction(1, 30)
 
 
 def test_holders_that_have_a_part_of_the_bytes_are_less_busy():

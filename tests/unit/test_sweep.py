@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import reshard.sweep
 from reshard import Box, BoxLayout, DType, Layout, Mesh, PlanError, Shard, TensorSpec, match
 from reshard.legs import Leg, Taken
 from reshard.places import Places
@@ -62,7 +63,34 @@ def test_several_equal_boxes_of_one_rank_are_told_apart():
 def test_boxes_of_one_rank_that_overlap_in_part_are_told_apart():
     overlapping = BoxLayout.concatenated({20: [Box((0,), (6,)), Box((4,), (4,))]}, 0)
     plan, _ = sweep(Layout.replicated(Mesh.of(x=1)), overlapping)
-    assert plan.takes(0).of(0).receives == (leg(0, (0,), (6,), 0), leg(0, (4,), (8,), 1))
+    assert plan.takes(0).of(0).receives == (
+        leg(0, (0,), (4,), 0),
+        leg(0, (4,), (6,), 0),
+        leg(0, (4,), (6,), 1),
+        leg(0, (6,), (8,), 1),
+    )
+
+
+def test_what_boxes_of_one_domain_have_in_common_enters_it_once():
+    overlapping = BoxLayout({20: Box((0,), (6,)), 21: Box((4,), (4,))})
+    plan, _ = sweep(BoxLayout({0: WHOLE}), overlapping, places=Places((0,), (1, 1)))
+    first, second = (plan.takes(position).of(0) for position in (0, 1))
+    assert first.receives == (leg(0, (0,), (4,), 0), leg(0, (4,), (6,), 0))
+    assert second.receives == (leg(0, (6,), (8,), 0),)
+    (onward,) = first.forwards
+    assert (onward.start, onward.stop, onward.peer, onward.hop) == ((4,), (6,), 1, 1)
+    assert plan.are_apart
+
+
+def test_boxes_that_would_fall_into_very_many_parts_are_sent_apart(monkeypatch):
+    monkeypatch.setattr(reshard.sweep, "_MAX_PARTS", 1)
+    overlapping = BoxLayout({20: Box((0,), (6,)), 21: Box((4,), (4,))})
+    plan, _ = sweep(BoxLayout({0: WHOLE}), overlapping, places=Places((0,), (1, 1)))
+    assert [plan.takes(position).of(0).receives for position in (0, 1)] == [
+        (leg(0, (0,), (6,), 0),),
+        (leg(0, (4,), (8,), 0),),
+    ]
+    assert not plan.are_apart
 
 
 def test_layout_case_a14_a_gap_is_named():
