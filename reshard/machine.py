@@ -1,4 +1,4 @@
-"""Which machine a process runs on, as far as shared memory is concerned."""
+"""Which machine a process runs on, and what joins it to others."""
 
 from __future__ import annotations
 
@@ -10,8 +10,16 @@ from pathlib import Path
 import msgspec
 
 from reshard.errors import UnsupportedError
+from reshard.network_cards import find_cards
+from reshard.topology import Topology
 
-__all__ = ["Machine", "check_one_machine", "num_copy_threads", "this_machine"]
+__all__ = [
+    "Machine",
+    "check_one_machine",
+    "discovered_topology",
+    "num_copy_threads",
+    "this_machine",
+]
 
 
 _MAX_COPY_THREADS = 64  # a few saturate the memory
@@ -24,18 +32,49 @@ class Machine(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
         host: name, for messages.
         boot_id: what the kernel calls this boot; differs between machines.
         network_namespace: abstract UNIX sockets are seen within one namespace only.
+        num_cards: network cards whose speed is known.
+        card_bytes_per_second: of one of them, in each direction; 0 if there are none.
     """
 
     host: str
     boot_id: str
     network_namespace: int
+    num_cards: int = 0
+    card_bytes_per_second: float = 0.0
 
 
 def this_machine() -> Machine:
     """Returns where this process runs."""
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     namespace = Path("/proc/self/ns/net").stat().st_ino
-    return Machine(socket.gethostname(), boot_id, namespace)
+    return Machine(socket.gethostname(), boot_id, namespace, *find_cards())
+
+
+def discovered_topology(
+    ranks: Sequence[Sequence[int]], machines: Sequence[Machine], copy_rate: float
+) -> Topology:
+    """Returns where ranks are by what their processes report; a machine's memory is a domain.
+
+    Rates that nobody knows are those of `Topology.one_host`. Where machines differ, the fewest
+    cards and the slowest ones count.
+
+    Args:
+        ranks: of each process, in the numbers of the plan; all from 0 on.
+        machines: where each process runs.
+        copy_rate: bytes per second at which a machine copies memory; 0 if unknown.
+    """
+    place_of = {rank: machines[p].boot_id for p, own in enumerate(ranks) for rank in own}
+    places = [(place_of[rank], place_of[rank]) for rank in sorted(place_of)]
+    known = [each for each in machines if each.num_cards]
+    unknown = Topology.one_host(1)
+    return Topology.of_places(
+        places,
+        nics_per_host=min([each.num_cards for each in known], default=unknown.nics_per_host),
+        nic_bytes_per_second=min(
+            [each.card_bytes_per_second for each in known], default=unknown.nic_bytes_per_second
+        ),
+        link_bytes_per_second=copy_rate or unknown.link_bytes_per_second,
+    )
 
 
 def num_copy_threads(machines: Sequence[Machine], process: int, num_ranks: int) -> int:

@@ -28,6 +28,7 @@ from reshard.report import RefitReport
 from reshard.schedule import DEFAULT_STAGING_BYTES
 from reshard.session import Session
 from reshard.tensor_spec import TensorSpec
+from reshard.topology import Topology
 
 __all__ = ["RefitEnd"]
 
@@ -103,6 +104,7 @@ class RefitEnd:
         self._checks = BufferChecks(self._specs, self._ranks, writes=role == "destination")
         self._checked: BufferSnapshot | None = None
         self._report: RefitReport | None = None
+        self._topology: Topology | None = None
         self._has_left = False
         self._rendezvous = Rendezvous(
             address, member, token=token, min_destinations=min_destinations
@@ -127,6 +129,15 @@ class RefitEnd:
     def report(self) -> RefitReport | None:
         """The last finished refit."""
         return self._report
+
+    @property
+    def topology(self) -> Topology | None:
+        """Where the ranks of both sides are, as their processes report it; None before a refit.
+
+        Ranks of the source come first, then those of each destination in the order in which they
+        joined. `reshard plan --topology FILE` reads what its `to_json` writes.
+        """
+        return self._topology
 
     @property
     def specs(self) -> tuple[TensorSpec, ...]:
@@ -353,6 +364,7 @@ class RefitEnd:
             while_waiting=self._check_not_closed,
         )
         self._session_epoch = go.epoch
+        self._topology = self._session.topology
         _logger.info("%s: epoch %d, %r", self._who, go.epoch, self._session.plan)
         return self._session
 

@@ -18,7 +18,7 @@ from reshard.contribution import Contribution, Roster, decode_all, make_epoch_pl
 from reshard.errors import PlanError, TransportError, VerificationError
 from reshard.exchange import Exchange
 from reshard.local_program import LocalProgram
-from reshard.machine import check_one_machine, num_copy_threads
+from reshard.machine import check_one_machine, discovered_topology, num_copy_threads
 from reshard.outcome import Outcome, make_report
 from reshard.report import RefitReport
 from reshard.schedule import SLOTS_PER_RING, chunk_bytes_for
@@ -34,6 +34,10 @@ _SHORTEST_RUN_S = 1e-3
 
 class Session:
     """An epoch, set up by the constructor.
+
+    Attributes:
+        plan: what moves.
+        topology: where the ranks are, in the numbers of the plan.
 
     Args:
         exchange: the members of the epoch.
@@ -74,6 +78,7 @@ class Session:
         self._copy_rate = max(each.copy_rate for each in everybody)
         machines = [each.machine for each in everybody]
         self._num_threads = num_copy_threads(machines, exchange.process, len(self._ranks))
+        self.topology = discovered_topology(roster.ranks, machines, self._copy_rate)
         self.plan = make_epoch_plan(roster, everybody)
         self._local = LocalProgram(self.plan, self._ranks, rank_offset, src_buffers, dst_buffers)
         self._bytes_held = sum(self.plan.stored_bytes(rank) for rank in self._ranks)

@@ -16,6 +16,7 @@ from reshard import (
     Forms,
     Paddings,
     RefitReport,
+    Topology,
     patterns_of,
 )
 from reshard_jax.buffers import ReceiveBuffers
@@ -125,6 +126,11 @@ class Destination:
         There is no torn state: a failed refit leaves all arrays alone that were returned before.
         """
         return "empty" if self.version is None else "ready"
+
+    @property
+    def topology(self) -> Topology | None:
+        """As in `reshard.Source.topology`."""
+        return self._end.topology
 
     def fingerprints(self) -> dict[str, int]:
         """Returns the fingerprint per canonical name of the last refit; empty if not verified."""

@@ -17,6 +17,7 @@ from reshard import (
     LayoutError,
     Paddings,
     RefitReport,
+    Topology,
 )
 from reshard_jax.buffers import source_buffers
 from reshard_jax.compat import is_array
@@ -128,6 +129,11 @@ class Source:
     def report(self) -> RefitReport | None:
         """The last finished publish."""
         return self._end.report
+
+    @property
+    def topology(self) -> Topology | None:
+        """As in `reshard.Source.topology`."""
+        return self._end.topology
 
     def publish(
         self,

@@ -9,7 +9,7 @@ from typing import Literal, Self
 import torch.distributed as dist
 
 import reshard
-from reshard import DEFAULT_STAGING_BYTES, Casts, Forms, Paddings, RefitReport
+from reshard import DEFAULT_STAGING_BYTES, Casts, Forms, Paddings, RefitReport, Topology
 from reshard_torch.side import Side
 from reshard_torch.tensors import TensorReader, Tensors
 
@@ -103,6 +103,11 @@ class Destination:
     def report(self) -> RefitReport | None:
         """The last finished refit."""
         return self._end.report
+
+    @property
+    def topology(self) -> Topology | None:
+        """As in `reshard.Source.topology`."""
+        return self._end.topology
 
     def fingerprints(self) -> dict[str, int]:
         """Returns the fingerprint per canonical name of the last refit; empty if not verified."""

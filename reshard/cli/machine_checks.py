@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from reshard.errors import NativeLibraryError
+from reshard.network_cards import find_cards
 from reshard.plan_text import format_bytes
 from reshard.versions import library_version
 
@@ -161,6 +162,9 @@ def _machine() -> Iterator[Check]:
     yield Check("machine", "cores", str(cores))
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     yield Check("machine", "memory", format_bytes(pages))
+    number, rate = find_cards()
+    cards = f"{number} of {format_bytes(int(rate))}/s" if number else "none that says its speed"
+    yield Check("machine", "network cards", cards)
     try:
         found = os.statvfs(_SHARED_MEMORY)
         free = f"{format_bytes(found.f_bavail * found.f_frsize)} free of "

@@ -40,7 +40,9 @@ LAYERS = {
         "epoch", "membership", "connections", "forked", "store_server", "store", "epoch_exchange",
         "local_member", "one_call", "rendezvous", "exchange",
     },
-    "session": {"machine", "copy_rate", "report", "outcome", "contribution", "session"},
+    "session": {
+        "network_cards", "machine", "copy_rate", "report", "outcome", "contribution", "session",
+    },
     "ends": {"refit_end", "beginning", "source", "destination", "loopback", "simulation"},
     "package": {"reshard"},
     "command line": {

@@ -23,7 +23,15 @@ from helpers import oracle
 from helpers.patterns import Array, as_bits, as_dtype, bit_dtype, explain_mismatch, whole
 from helpers.ranks import listen, tell
 from helpers.team import Desk
-from reshard import Destination, LayoutError, RefitReport, ReshardError, Source, TensorSpec
+from reshard import (
+    Destination,
+    LayoutError,
+    RefitReport,
+    ReshardError,
+    Source,
+    TensorSpec,
+    Topology,
+)
 from reshard import plan as plan_module
 from reshard.loopback import buffer_of_array
 
@@ -63,6 +71,7 @@ __all__ = [
     "stop_before_moving",
     "tell_and",
     "tell_before_moving",
+    "topology_of",
     "transpose_memory",
 ]
 
@@ -376,6 +385,11 @@ def memory_digest(desk: Desk) -> str:
 def state_of(desk: Desk) -> tuple[str, int | None]:
     """Returns state and version of a destination."""
     return desk.end.state, desk.end.version
+
+
+def topology_of(desk: Desk) -> Topology | None:
+    """Returns what the end knows of all ranks."""
+    return desk.end.topology
 
 
 def messages_received(desk: Desk) -> int:

@@ -7,7 +7,7 @@ from helpers import refit_programs as programs
 from helpers.refit_models import Program, fsdp_side, open_all, tp_side
 from helpers.team import Team
 
-from reshard import Box, BoxLayout, DType, Layout, Mesh, Shard, TensorSpec
+from reshard import Box, BoxLayout, DType, Layout, Mesh, Shard, TensorSpec, Topology
 
 pytestmark = pytest.mark.processes
 
@@ -72,8 +72,12 @@ def test_one_process_may_drive_several_ranks(everybody):
         Program([0, 1], fsdp_side(3), ranks=[[2, 0], [1]]),
         [Program([2, 3], tp_side(4), ranks=[[3], [0, 1, 2]])],
     )
+    assert team.values(range(4), programs.topology_of) == [None] * 4
     refit_once(team, [0, 1], [2, 3], 1)
     assert_holds(team, [2, 3], 1)
+    (topology,) = set(team.values(range(4), programs.topology_of))
+    assert topology.hosts == topology.domains == (0,) * 7
+    assert Topology.from_json(topology.to_json()) == topology
 
 
 def test_two_engines_are_refitted_at_once(everybody):

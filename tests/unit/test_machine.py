@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 
 import pytest
 
-from reshard import UnsupportedError
-from reshard.machine import Machine, check_one_machine, num_copy_threads, this_machine
+from reshard import Topology, UnsupportedError
+from reshard.machine import (
+    Machine,
+    check_one_machine,
+    discovered_topology,
+    num_copy_threads,
+    this_machine,
+)
 
 
 def test_two_processes_of_one_machine_say_the_same():
@@ -40,3 +47,22 @@ def test_a_process_copies_with_a_thread_per_rank_within_its_share_of_cores(
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)), raising=False)
     machines = [Machine("elsewhere", "another boot", 7)] + [HERE] * processes
     assert num_copy_threads(machines, 1, ranks) == expected
+
+
+def test_a_topology_is_made_of_what_processes_report():
+    """Ranks of a side lie on two machines in turn; one of these has slower cards, and fewer."""
+    fast, slow = Machine("a", "boot a", 7, 8, 50e9), Machine("b", "boot b", 7, 4, 25e9)
+    found = discovered_topology([(0, 2), (1,), (4, 3)], [fast, slow, slow], 11e9)
+    assert found.hosts == found.domains == (0, 1, 0, 1, 1)
+    assert (found.nics_per_host, found.nic_bytes_per_second) == (4, 25e9)
+    assert found.link_bytes_per_second == 11e9
+    assert found.name == "discovered"
+
+
+def test_what_nobody_reports_is_as_on_one_host():
+    found = discovered_topology([(0,), (1,)], [HERE, HERE], 0.0)
+    usual = Topology.one_host(2)
+    assert found == dataclasses.replace(usual, name="discovered")
+    known = Machine("node1", "boot", 7, 2, 1e9)
+    found = discovered_topology([(0,), (1,)], [HERE, known], 0.0)
+    assert (found.nics_per_host, found.nic_bytes_per_second) == (2, 1e9)
