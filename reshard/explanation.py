@@ -9,6 +9,7 @@ from reshard.errors import PlanError
 from reshard.layout import AnyLayout
 from reshard.logical_space import Side, pieces_of_rank
 from reshard.matching import TensorPair
+from reshard.suggestion import did_you_mean
 from reshard.transfer import BoxKey, Transfer
 
 if TYPE_CHECKING:
@@ -90,9 +91,10 @@ def explanations(plan: Plan, name: str, rank: int) -> list[Explanation]:
     """
     numbers = [i for i, pair in enumerate(plan.pairs) if name in _names(pair)]
     if not numbers:
+        known = sorted({each for pair in plan.pairs for each in _names(pair)})
         raise PlanError(
             f"no tensor of this plan is called {name!r}; it has {len(plan.pairs)}, such as "
-            f"{[pair.name for pair in plan.pairs[:3]]}."
+            f"{[pair.name for pair in plan.pairs[:3]]}.{did_you_mean(name, known)}"
         )
     if rank not in plan.ranks:
         raise PlanError(

@@ -164,7 +164,8 @@ def match(
             [f"{name}: no destination takes this source tensor." for name in unused],
         )
         raise PlanError(
-            f"{counts} do not fit; {len(found.pairs)} names pair up, {num_problems} problems:"
+            f"{counts} do not fit; {len(found.pairs)} names pair up, {num_problems} "
+            f"problem{'' if num_problems == 1 else 's'}:"
             + "".join(map(_listed, kinds))
             + _remedies(num_problems, found.missing_casts, unused, uncovered)
         )

@@ -48,11 +48,11 @@ def run(arguments: argparse.Namespace) -> int:
 def _find(request: Request) -> list[Finding]:
     sides = request.sides
     src, dst = sides.specs()
-    unknown = {*sides.model.unknown_names, *sides.dst_model.unknown_names}
-    names = [parameter.name for parameter in sides.model.parameters if parameter.name in unknown]
+    models = sides.model, sides.dst_model
+    names = dict.fromkeys(name for model in models for name in model.unknown_names)
     findings = lint_specs(src, dst, casts=request.casts, allow_unmatched=request.allow_unmatched)
-    notes = dict.fromkeys((*sides.model.notes, *sides.dst_model.notes))
-    said = [Finding("note", "model", sides.model.name, note) for note in notes]
+    notes = dict.fromkeys((model.name, note) for model in models for note in model.notes)
+    said = [Finding("note", "model", name, note) for name, note in notes]
     if findings:
         return [*findings, *lint_names(names), *said]
     plan, steps = request.plan(), Steps()

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 from reshard.cli.arguments import add_json_argument, add_plan_arguments, read_request
 from reshard.cli.console import Steps, seconds_text, show_facts, show_json, show_lines, show_table
+from reshard.errors import LayoutError
 from reshard.page import make_page
 from reshard.plan import Plan
 from reshard.plan_summary import summarize
@@ -42,6 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Plans, shows the plan and writes the files that were asked for; returns 0."""
     request = read_request(arguments)
+    for option, path in (("--output", arguments.output), ("--html", arguments.html)):
+        if path is not None:
+            _check_writable(option, path)
     plan, steps = request.plan(), Steps()
     document = make_document(plan, steps)
     title = f"{request.sides.model}; {request.sides.src} -> {request.sides.dst}"
@@ -55,6 +60,19 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _show(document, title)
     return 0
+
+
+def _check_writable(option: str, path: Path) -> None:
+    """Raises LayoutError for a file that cannot be written, before anything is planned."""
+    if path.is_dir():
+        problem = "is a folder"
+    elif not path.parent.is_dir():
+        problem = f"its folder {path.parent} does not exist"
+    elif not os.access(path if path.exists() else path.parent, os.W_OK):
+        problem = "you may not write there"
+    else:
+        return
+    raise LayoutError(f"{option} {path}: {problem}. Give a file in a folder that you may write to.")
 
 
 def make_document(plan: Plan, steps: Steps) -> dict[str, Any]:

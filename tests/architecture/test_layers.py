@@ -14,6 +14,7 @@ LAYERS = {
         "errors", "dtypes", "box", "mesh", "placement", "division", "local_boxes", "layout",
         "segmented_layout",
         "form", "tensor_spec", "forms", "patterns", "transfer", "legs", "topology", "padding",
+        "suggestion",
     },
     "planning": {
         "logical_space", "matching", "holders", "lines", "delivery", "places", "grid", "sweep",
