@@ -21,7 +21,7 @@ LAYERS = {
         "geometry_plan", "planner", "reference_planner", "schedule", "spec_codec", "spec_merge",
         "box_sets", "shipment", "loads", "needs", "floor", "rounds", "timing", "cluster_view",
         "imbalance",
-        "explanation", "plan_text", "plan_summary", "lint", "plan",
+        "explanation", "peer_sums", "plan_text", "plan_summary", "lint", "plan",
     },
     "models": {
         "sharding_rules", "parameter", "model", "model_file", "config_shapes", "json_file",

@@ -76,6 +76,8 @@ def test_help_names_every_command_with_a_summary(capsys):
         (("explain", "{model}", "nobody", "0"), "no tensor of this plan is called 'nobody'"),
         (("explain", "{model}", "model.embed_tokens.weight", "99"), "no rank of this plan is 99"),
         (("explain", "{model}", "model.embed_tokens.weight", "x"), "invalid int value: 'x'"),
+        (("explain", "{model}", "nobody"), "no rank was given, and 'nobody' is none"),
+        (("explain", "{model}", "99"), "no rank of this plan is 99"),
         (("diff", "{model}"), "only one plan"),
         (("diff", "{model}", "{model}"), "no plan of format"),
         (("diff", "{model}", "{model}", "--other-to", "tp2"), "--other-to has no meaning"),

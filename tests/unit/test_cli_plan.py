@@ -129,7 +129,7 @@ def test_explain(model, capsys):
 def test_explain_as_a_document(model, capsys):
     name = "model.layers.1.self_attn.q_proj.weight"
     document = call(capsys, "explain", model, name, 5, "--json").document
-    assert set(document) == {"name", "rank", "digest", "tensors"}
+    assert set(document) == {"name", "rank", "digest", "tensors", "peers", "totals"}
     (tensor,) = document["tensors"]
     assert set(tensor) == {"name", "dims", "wire_dtype", "src", "dst", "sends", "receives"}
     assert tensor["src"]["holds"] == []
@@ -137,10 +137,39 @@ def test_explain_as_a_document(model, capsys):
     assert sum(move["bytes"] for move in tensor["receives"]) == 16 * 32 * 2
     for move in tensor["receives"]:
         assert set(move) == {
-            *("start", "stop", "peer", "is_local", "hop", "bytes", "num_holders", "why"),
+            *("start", "stop", "peer", "is_local", "link", "hop", "bytes", "num_holders", "why"),
         }
         assert move["peer"] in (2, 3)
         assert move["num_holders"] == 2
+
+
+def test_explain_says_over_which_link(model, capsys):
+    arguments = ["explain", model, "model.layers.1.self_attn.q_proj.weight", 5]
+    alone = call(capsys, *arguments)
+    assert "over the network" not in alone.out
+    assert "inside the domain" not in alone.out
+    done = call(capsys, *arguments, "--topology", "dgx-h100")
+    assert "from rank 2 inside the domain; rank 2 is" in done.out
+    far = call(capsys, *arguments, "--topology", "gb200-nvl72:4")
+    assert "from rank 2 over the network; rank 2 is" in far.out
+
+
+def test_explain_of_a_rank_alone_adds_up_all_tensors(model, capsys):
+    arguments = ["explain", model, 5, "--topology", "gb200-nvl72:4"]
+    document = call(capsys, *arguments, "--json").document
+    assert (document["name"], document["tensors"]) == (None, [])
+    received = [each for each in document["totals"] if each["verb"] == "receives"]
+    # tp4 of the tiny model: a quarter of six tensors, and the whole of two.
+    nbytes = 2 * (64 * 32 * 5 // 4 + 2 * 32)
+    assert [each["bytes"] for each in received if each["link"] is None] == [nbytes]
+    assert [each["num_tensors"] for each in received if each["link"] is None] == [7]
+    assert sum(p["bytes"] for p in document["peers"] if p["verb"] == "receives") == nbytes
+    assert {(each["peer"] < 4, each["link"]) for each in document["peers"]} <= {
+        *((True, "network"), (False, "inside the domain")),
+    }
+    table = call(capsys, *arguments).out
+    assert "Rank 5 by peer" in table
+    assert "In all" in table
 
 
 @pytest.mark.parametrize("family", ["qwen3_moe", "deepseek_v3"])
