@@ -190,6 +190,21 @@ class Request:
     topology: Topology | None
     staging_bytes: int
 
+    def described(self) -> dict[str, object]:
+        """Returns what is planned, as values of a document."""
+        sides, topology = self.sides, self.topology
+        return {
+            "model": sides.model.name,
+            "to_model": sides.dst_model.name,
+            "from": str(sides.src),
+            "to": str(sides.dst),
+            "is_colocated": sides.is_colocated,
+            "casts": [f"{src}:{dst}" for src, dst in self.casts],
+            "allow_unmatched": list(self.allow_unmatched),
+            "topology": topology and topology.name,
+            "staging_bytes": self.staging_bytes,
+        }
+
     def plan(self) -> Plan:
         """Returns the plan.
 

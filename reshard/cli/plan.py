@@ -1,6 +1,6 @@
 """`reshard plan`: says what moves, how much each rank carries, and how close to the floor that is.
 
-With `--json` or `--output` the document of `Plan.to_json`.
+With `--json` or `--output` the document of `Plan.to_json`, and what was asked for.
 """
 
 from __future__ import annotations
@@ -11,15 +11,20 @@ import os
 from pathlib import Path
 from typing import Any
 
-from reshard.cli.arguments import add_json_argument, add_plan_arguments, read_request
+from reshard.cli.arguments import (
+    Request,
+    add_json_argument,
+    add_plan_arguments,
+    read_request,
+)
 from reshard.cli.console import Steps, seconds_text, show_facts, show_json, show_lines, show_table
 from reshard.errors import LayoutError
 from reshard.page import make_page
 from reshard.plan import Plan
-from reshard.plan_summary import summarize
+from reshard.plan_summary import FORMAT, summarize
 from reshard.plan_text import format_bytes
 
-__all__ = ["add_arguments", "make_document", "run"]
+__all__ = ["add_arguments", "make_document", "ranks_text", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         if path is not None:
             _check_writable(option, path)
     plan, steps = request.plan(), Steps()
-    document = make_document(plan, steps)
+    document = make_document(request, plan, steps)
     title = f"{request.sides.model}; {request.sides.src} -> {request.sides.dst}"
     if arguments.html is not None:
         with steps.step("drawing the page"):
@@ -75,13 +80,13 @@ def _check_writable(option: str, path: Path) -> None:
     raise LayoutError(f"{option} {path}: {problem}. Give a file in a folder that you may write to.")
 
 
-def make_document(plan: Plan, steps: Steps) -> dict[str, Any]:
-    """Returns the document of a plan, and shows how far it is."""
+def make_document(request: Request, plan: Plan, steps: Steps) -> dict[str, Any]:
+    """Returns the document of a plan with what was asked for, and shows how far it is."""
     if plan.topology is None:
         for rank in steps.each("planning each rank", plan.dst_ranks):
             plan.rank_plan(rank)
     with steps.step("adding up loads"):
-        return summarize(plan)
+        return {"format": FORMAT, "planned": request.described(), **summarize(plan)}
 
 
 def _show(document: dict[str, Any], title: str) -> None:
@@ -106,6 +111,7 @@ def _show(document: dict[str, Any], title: str) -> None:
             if row["total_bytes"]
         ],
     )
+    _show_links(document["links"])
     _show_floor(document["floor"])
     _show_prediction(document["prediction"])
 
@@ -128,8 +134,8 @@ def _kinds(document: dict[str, Any]) -> list[tuple[object, ...]]:
 def _facts(document: dict[str, Any]) -> list[tuple[str, object]]:
     schedule, topology = document["schedule"], document["topology"]
     facts: list[tuple[str, object]] = [
-        ("source ranks", _count(document["src_ranks"])),
-        ("destination ranks", _count(document["dst_ranks"])),
+        ("source ranks", ranks_text(document["src_ranks"])),
+        ("destination ranks", ranks_text(document["dst_ranks"])),
         ("moved between ranks", format_bytes(document["moved_bytes"])),
     ]
     if topology is not None:
@@ -153,10 +159,32 @@ def _facts(document: dict[str, Any]) -> list[tuple[str, object]]:
     return [*facts, ("digest", document["digest"][:16])]
 
 
-def _count(runs: list[list[int]]) -> str:
+def ranks_text(runs: list[list[int]]) -> str:
+    """Returns how many ranks there are and which, from the first and last of each run of them."""
     number = sum(last - first + 1 for first, last in runs)
     listed = ", ".join(f"{first} to {last}" for first, last in runs[:4])
     return f"{number} ({listed}{', ...' if len(runs) > 4 else ''})"
+
+
+def _show_links(links: dict[str, Any] | None) -> None:
+    if links is None:
+        return
+    show_table(
+        "Per kind of link",
+        ("", "#in all", "busiest", "#bytes", "#per second", "#time", "#time / floor"),
+        [
+            (
+                name.replace("_", " "),
+                format_bytes(row["total_bytes"]),
+                row["busiest"],
+                format_bytes(row["busiest_bytes"]),
+                f"{format_bytes(row['bytes_per_second'])}/s",
+                seconds_text(row["busy_seconds"]),
+                None if row["time_over_floor"] is None else f"{row['time_over_floor']:.3f}",
+            )
+            for name, row in links.items()
+        ],
+    )
 
 
 def _show_floor(floor: dict[str, Any] | None) -> None:

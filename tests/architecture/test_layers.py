@@ -45,7 +45,7 @@ LAYERS = {
     "package": {"reshard"},
     "command line": {
         "__main__", "cli", "cli.arguments", "cli.console", "cli.machine_checks", "cli.plan",
-        "cli.explain", "cli.lint", "cli.diff", "cli.simulate", "cli.doctor",
+        "cli.field_words", "cli.explain", "cli.lint", "cli.diff", "cli.simulate", "cli.doctor",
     },
 }  # fmt: skip
 

@@ -11,7 +11,11 @@ from helpers.command_line import call, write_model
 FIELDS = {
     *("format", "digest", "num_tensors", "src_ranks", "dst_ranks", "topology", "num_hops"),
     *("moved_bytes", "crossing_bytes", "schedule", "kinds", "loads", "sums", "floor"),
-    "prediction",
+    *("links", "prediction", "planned"),
+}
+LINK_FIELDS = {
+    *("total_bytes", "busiest", "busiest_bytes", "bytes_per_second", "busy_seconds"),
+    "time_over_floor",
 }
 KIND_FIELDS = {
     *("name", "num_tensors", "tensor_bytes", "src", "dst", "num_geometries", "wire_dtype"),
@@ -82,6 +86,44 @@ def test_document(model, capsys):
     }
     assert document["src_ranks"] == [[0, 3]]
     assert document["dst_ranks"] == [[4, 7]]
+
+
+def test_the_document_says_what_was_planned(model, capsys):
+    arguments = ["--topology", "dgx-h100", "--staging", "32MiB", "--cast", "float32:bfloat16"]
+    done = call(capsys, "plan", model, *arguments, "--allow-unmatched", "x.*", "--json")
+    assert done.document["planned"] == {
+        "model": "tiny",
+        "to_model": "tiny",
+        "from": "pp2,dp2",
+        "to": "tp4",
+        "is_colocated": False,
+        "casts": ["float32:bfloat16"],
+        "allow_unmatched": ["x.*"],
+        "topology": "dgx-h100",
+        "staging_bytes": 32 << 20,
+    }
+
+
+def test_loads_per_kind_of_link(model, capsys):
+    arguments = ["plan", model, "--topology", "gb200-nvl72:4"]
+    document = call(capsys, *arguments, "--json").document
+    loads, links = document["loads"], document["links"]
+    assert set(links) == {"inside_domains", "network_cards"}
+    assert all(set(row) == LINK_FIELDS for row in links.values())
+    for name, prefix in (("inside_domains", "link"), ("network_cards", "network")):
+        sent, received = loads[f"{prefix}_sent_bytes"], loads[f"{prefix}_received_bytes"]
+        assert links[name]["total_bytes"] == sum(sent) == sum(received) > 0
+        assert links[name]["busiest_bytes"] == max(sent + received)
+        assert links[name]["busiest"].endswith(f"rank {links[name]['busiest'].split()[-1]}")
+        seconds = links[name]["busiest_bytes"] / links[name]["bytes_per_second"]
+        assert links[name]["busy_seconds"] == pytest.approx(seconds)
+        over = seconds / document["floor"]["seconds"]
+        assert links[name]["time_over_floor"] == pytest.approx(over)
+    assert links["network_cards"]["bytes_per_second"] == 50e9
+    table = call(capsys, *arguments).out
+    assert "Per kind of link" in table
+    assert any(line.startswith("network cards  ") for line in table.splitlines())
+    assert call(capsys, "plan", model, "--json").document["links"] is None
 
 
 def test_a_file_holds_the_same_document(model, capsys, tmp_path):
