@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fnmatch import filter as filter_names
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from reshard.errors import LayoutError, PlanError, UnsupportedError
 from reshard.layout import AnyLayout
 from reshard.logical_space import LogicalSpace, Side, make_logical_space
 from reshard.patterns import patterns_of
+from reshard.remedies import listed, remedies
 from reshard.tensor_spec import Part, TensorSpec
 
 __all__ = [
@@ -30,8 +32,6 @@ __all__ = [
 
 Casts = Iterable[tuple[DTypeLike, DTypeLike]]
 """Allowed conversions, (source dtype, destination dtype) each; dtypes as `DType.of` takes them."""
-
-_MAX_LISTED = 20
 
 
 def read_casts(casts: Casts) -> tuple[tuple[DType, DType], ...]:
@@ -115,6 +115,8 @@ class Matching:
         uncovered: destination names that no source provides.
         unused: source names that no destination takes.
         missing_casts: rules that would let refused pairs through, in order of need.
+        idle_casts: rules that no tensor needs.
+        idle_patterns: patterns of which no name is without a partner.
     """
 
     pairs: list[TensorPair]
@@ -122,6 +124,8 @@ class Matching:
     uncovered: list[str]
     unused: list[str]
     missing_casts: tuple[tuple[DType, DType], ...]
+    idle_casts: tuple[tuple[DType, DType], ...]
+    idle_patterns: tuple[str, ...]
 
 
 def match(
@@ -166,8 +170,8 @@ def match(
         raise PlanError(
             f"{counts} do not fit; {len(found.pairs)} names pair up, {num_problems} "
             f"problem{'' if num_problems == 1 else 's'}:"
-            + "".join(map(_listed, kinds))
-            + _remedies(num_problems, found.missing_casts, unused, uncovered)
+            + "".join(map(listed, kinds))
+            + remedies(num_problems, found.missing_casts, unused, uncovered)
         )
     return found.pairs
 
@@ -191,7 +195,8 @@ def find_pairs(
     problems: list[str] = []
     sources = _by_name(src_specs, problems)
     _check_unique(dst_specs, "destination", problems)
-    matcher = _Matcher(frozenset(read_casts(casts)))
+    rules = read_casts(casts)
+    matcher = _Matcher(frozenset(rules))
     pairs: list[TensorPair] = []
     used: set[str] = set()
     uncovered: list[str] = []
@@ -210,9 +215,15 @@ def find_pairs(
                 problems.append(f"{part.name}: {error}")
     allowed = patterns_of("allow_unmatched", allow_unmatched)
     unused = [part.name for spec in src_specs for part in spec.parts if part.name not in used]
-    uncovered = _not_allowed(uncovered, allowed)
-    unused = _not_allowed(unused, (*allowed, *patterns_of("allow_unused", allow_unused)))
-    return Matching(pairs, problems, uncovered, unused, tuple(matcher.missing_casts))
+    return Matching(
+        pairs,
+        problems,
+        _not_allowed(uncovered, allowed),
+        _not_allowed(unused, (*allowed, *patterns_of("allow_unused", allow_unused))),
+        tuple(matcher.missing_casts),
+        tuple([rule for rule in dict.fromkeys(rules) if rule not in matcher.used_casts]),
+        tuple([each for each in allowed if not filter_names((*uncovered, *unused), each)]),
+    )
 
 
 def _check_specs(given: object, side: str) -> None:
@@ -270,54 +281,6 @@ def _not_allowed(names: list[str], allowed: tuple[str, ...]) -> list[str]:
     return [n for n in names if not any(fnmatchcase(n, pattern) for pattern in allowed)]
 
 
-def _listed(problems: list[str]) -> str:
-    """Returns the problems of one kind, one per line, cut after a number of them."""
-    more = len(problems) - _MAX_LISTED
-    rest = [f"... and {more} more like the last"] if more > 0 else []
-    return "".join(f"\n  {line}" for line in problems[:_MAX_LISTED] + rest)
-
-
-def _remedies(
-    num_problems: int,
-    missing_casts: Iterable[tuple[DType, DType]],
-    unused: list[str],
-    uncovered: list[str],
-) -> str:
-    """Returns what to do about all problems of a kind at once, one line per kind that is there."""
-    text = ""
-    rules = ", ".join(f"({str(a)!r}, {str(b)!r})" for a, b in missing_casts)
-    if rules and num_problems > 1:  # a single problem has said it
-        text += f"\nTo convert between dtypes, pass casts=[{rules}]."
-    if unused or uncovered:
-        text += (
-            "\nCheck the forms (names are Hugging Face names), or allow names with "
-            "allow_unmatched=[...]."
-        )
-    for side, names, others in (
-        ("source", unused, uncovered),
-        ("destination", uncovered, unused),
-    ):
-        prefix = _common_prefix(names, others)
-        if prefix:
-            text += (
-                f"\nNames of the {side} are those of the other side with {prefix!r} in front: give "
-                "the part of the model below it, or forms that leave it out."
-            )
-    return text
-
-
-def _common_prefix(names: list[str], others: list[str]) -> str:
-    """Returns what stands in front of most names and of none of their partners; or nothing."""
-    if not (names and others):
-        return ""
-    partners = set(others)
-    first = names[0]
-    starts = [at + 1 for at, character in enumerate(first) if character == "."]
-    prefix = next((first[:at] for at in starts if first[at:] in partners), "")
-    num_pairs = sum(name.startswith(prefix) and name[len(prefix) :] in partners for name in names)
-    return prefix if prefix and 2 * num_pairs >= len(names) else ""
-
-
 @dataclass(slots=True)
 class _Counted:
     """A geometry and the rotation of the next pair that has it."""
@@ -331,11 +294,13 @@ class _Matcher:
 
     Attributes:
         missing_casts: rules that would let refused pairs through, in order of need.
+        used_casts: rules that some pair needs.
     """
 
     def __init__(self, casts: frozenset[tuple[DType, DType]]) -> None:
         self._casts = casts
         self.missing_casts: dict[tuple[DType, DType], None] = {}
+        self.used_casts: set[tuple[DType, DType]] = set()
         self._layout_keys: dict[tuple[int, int], tuple[object, object, bool]] = {}
         self._numbers: dict[object, int] = {}
         self._geometries: dict[tuple[object, ...], _Counted] = {}
@@ -385,4 +350,5 @@ class _Matcher:
                 f"source is {src}, destination is {dst}, and no cast rule says to convert. "
                 f"Store both alike, or pass casts=[({str(src)!r}, {str(dst)!r})]."
             )
+        self.used_casts.add((src, dst))
         return dst if dst.itemsize < src.itemsize else src

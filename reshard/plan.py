@@ -7,19 +7,21 @@ digests before the first byte moves.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
 from reshard.cluster_view import ClusterView, make_view
 from reshard.errors import PlanError
 from reshard.lint import Finding, lint
+from reshard.loads import Loads, find_loads
 from reshard.matching import Casts, TensorPair, match
 from reshard.plan_summary import plan_to_json
 from reshard.plan_text import describe, explain
 from reshard.planner import Planner, RankPlan
 from reshard.schedule import DEFAULT_STAGING_BYTES, Schedule, make_schedule
 from reshard.spec_codec import encode_specs
+from reshard.stream_sums import stream_bytes
 from reshard.tensor_spec import TensorSpec
 from reshard.topology import Topology
 from reshard.transfer import Transfer
@@ -98,6 +100,15 @@ class Plan:
         return self.planner.num_hops if self.topology is not None else 1
 
     @cached_property
+    def loads(self) -> Loads:
+        """Bytes of all ranks, by kind of link.
+
+        Raises:
+            PlanError: if a source layout does not hold what a destination stores.
+        """
+        return find_loads(self.planner, self.topology)
+
+    @cached_property
     def view(self) -> ClusterView:
         """Loads, floor and predicted times of the whole cluster.
 
@@ -134,13 +145,7 @@ class Plan:
         Args:
             ranks: destination ranks to look at; None means all.
         """
-        streams: Counter[tuple[int, int]] = Counter()
-        for rank in self.dst_ranks if ranks is None else ranks:
-            for pair, count, src_rank, volume, hop in self.rank_plan(rank).volumes_in(self.pairs):
-                if src_rank != rank:
-                    nbytes = count * volume * self.pairs[pair].dtype_at(hop).itemsize
-                    streams[src_rank, rank] += nbytes
-        return dict(streams)
+        return stream_bytes(self.planner, self.dst_ranks if ranks is None else ranks)
 
     @cached_property
     def schedule(self) -> Schedule:

@@ -113,7 +113,7 @@ class _Cluster(NamedTuple):
 
 def _whole_cluster(plan: Plan) -> _Cluster:
     if plan.topology is None:
-        return _Cluster(find_loads(plan.planner, None), None, None, None)
+        return _Cluster(plan.loads, None, None, None)
     view = plan.view
     return _Cluster(view.loads, view.floor, _prediction(view), _links(view))
 

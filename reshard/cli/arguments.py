@@ -205,13 +205,16 @@ class Request:
             "staging_bytes": self.staging_bytes,
         }
 
-    def plan(self) -> Plan:
+    def plan(self, specs: tuple[list[TensorSpec], list[TensorSpec]] | None = None) -> Plan:
         """Returns the plan.
+
+        Args:
+            specs: what `sides.specs()` gave; None has them made.
 
         Raises:
             PlanError: if the sides do not fit. LayoutError: if the degrees do not fit the model.
         """
-        src, dst = self.sides.specs()
+        src, dst = self.sides.specs() if specs is None else specs
         return make_plan(
             src,
             dst,

@@ -53,13 +53,13 @@ def _find(request: Request) -> list[Finding]:
     findings = lint_specs(src, dst, casts=request.casts, allow_unmatched=request.allow_unmatched)
     notes = dict.fromkeys((model.name, note) for model in models for note in model.notes)
     said = [Finding("note", "model", name, note) for name, note in notes]
-    if findings:
+    if any(finding.severity == "error" for finding in findings):
         return [*findings, *lint_names(names), *said]
-    plan, steps = request.plan(), Steps()
+    plan, steps = request.plan((src, dst)), Steps()
     with steps.step("planning and looking"):
         found = plan.lint()
     errors = [finding for finding in found if finding.severity == "error"]
-    return [*errors, *lint_names(names), *found[len(errors) :], *said]
+    return [*errors, *findings, *lint_names(names), *found[len(errors) :], *said]
 
 
 def _show(findings: list[Finding], counts: Counter[str]) -> None:

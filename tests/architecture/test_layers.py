@@ -17,10 +17,11 @@ LAYERS = {
         "suggestion",
     },
     "planning": {
-        "logical_space", "matching", "holders", "lines", "delivery", "places", "grid", "sweep",
+        "logical_space", "remedies", "matching", "holders", "lines", "delivery", "places", "grid",
+        "sweep",
         "geometry_plan", "planner", "reference_planner", "schedule", "spec_codec", "spec_merge",
         "box_sets", "shipment", "loads", "needs", "floor", "rounds", "timing", "cluster_view",
-        "imbalance",
+        "imbalance", "unevenness", "stream_sums",
         "explanation", "peer_sums", "plan_text", "plan_summary", "lint", "plan",
     },
     "models": {
