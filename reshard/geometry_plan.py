@@ -109,7 +109,7 @@ class GridPlan:
         self._ranks = None
         if not geometry.is_disjoint:
             self._ranks = geometry.src.layout.ranks, geometry.dst.layout.ranks
-        self._groups = DeliveryTable(places, geometry.itemsize)
+        self._groups = DeliveryTable(places, geometry.counted_bytes)
         self._sending: dict[int, Turning[tuple[Leg, ...]]] = {}
         self._taking: dict[int, Turning[Taken]] = {}
         self._shipments: list[Shipment] | None = None

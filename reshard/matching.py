@@ -65,7 +65,8 @@ class Geometry:
         space: the logical dims.
         src, dst: shape, layout and rows of each side. Pairs whose layouts differ in rank numbers
             only share a geometry, so ranks are named by their position in `layout.ranks`.
-        itemsize: bytes per element on the wire.
+        counted_bytes: what an element counts for where it is decided how finely boxes are cut: its
+            bytes on the wire, times `times_larger` of `match`.
         is_disjoint: True if no rank is on both sides; else the layouts are exactly those of the
             pair.
     """
@@ -73,7 +74,7 @@ class Geometry:
     space: LogicalSpace
     src: Side
     dst: Side
-    itemsize: int
+    counted_bytes: int
     is_disjoint: bool
 
 
@@ -135,6 +136,7 @@ def match(
     casts: Casts = (),
     allow_unmatched: Iterable[str] = (),
     allow_unused: Iterable[str] = (),
+    times_larger: int = 1,
 ) -> list[TensorPair]:
     """Returns the pairs in the order of the destination's specs and parts.
 
@@ -143,6 +145,7 @@ def match(
         casts: conversions that are wanted; without a rule dtypes must be equal.
         allow_unmatched: shell-style patterns of canonical names that may stay without a partner.
         allow_unused: the same for source tensors alone.
+        times_larger: as in `make_plan`.
 
     Raises:
         PlanError: listing every name that does not pair up, is doubly matched, differs in canonical
@@ -155,6 +158,7 @@ def match(
         casts=casts,
         allow_unmatched=allow_unmatched,
         allow_unused=allow_unused,
+        times_larger=times_larger,
     )
     problems, uncovered, unused = found.problems, found.uncovered, found.unused
     if not (problems or uncovered or unused or found.pairs):
@@ -183,6 +187,7 @@ def find_pairs(
     casts: Casts = (),
     allow_unmatched: Iterable[str] = (),
     allow_unused: Iterable[str] = (),
+    times_larger: int = 1,
 ) -> Matching:
     """Returns what pairs up and, instead of raising, what does not; arguments as in `match`.
 
@@ -196,7 +201,7 @@ def find_pairs(
     sources = _by_name(src_specs, problems)
     _check_unique(dst_specs, "destination", problems)
     rules = read_casts(casts)
-    matcher = _Matcher(frozenset(rules))
+    matcher = _Matcher(frozenset(rules), _read_times_larger(times_larger))
     pairs: list[TensorPair] = []
     used: set[str] = set()
     uncovered: list[str] = []
@@ -224,6 +229,12 @@ def find_pairs(
         tuple([rule for rule in dict.fromkeys(rules) if rule not in matcher.used_casts]),
         tuple([each for each in allowed if not filter_names((*uncovered, *unused), each)]),
     )
+
+
+def _read_times_larger(given: object) -> int:
+    if type(given) is not int or given < 1:
+        raise PlanError(f"times_larger={given!r} is not a whole number from 1 on.")
+    return given
 
 
 def _check_specs(given: object, side: str) -> None:
@@ -297,8 +308,9 @@ class _Matcher:
         used_casts: rules that some pair needs.
     """
 
-    def __init__(self, casts: frozenset[tuple[DType, DType]]) -> None:
+    def __init__(self, casts: frozenset[tuple[DType, DType]], times_larger: int) -> None:
         self._casts = casts
+        self._times_larger = times_larger
         self.missing_casts: dict[tuple[DType, DType], None] = {}
         self.used_casts: set[tuple[DType, DType]] = set()
         self._layout_keys: dict[tuple[int, int], tuple[object, object, bool]] = {}
@@ -322,7 +334,7 @@ class _Matcher:
                 space,
                 Side(src.shape, src.layout, space.src_rows),
                 Side(dst.shape, dst.layout, space.dst_rows),
-                wire.itemsize,
+                wire.itemsize * self._times_larger,
                 keys[2],
             )
             found = self._geometries[key] = _Counted(geometry, len(self._geometries))

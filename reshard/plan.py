@@ -166,7 +166,9 @@ class Plan:
         content.update(encode_specs(list(src.values())))
         content.update(encode_specs(list(dst.values())))
         for pair in self.pairs:
-            content.update(f"{pair.name}:{pair.wire_dtype}:{pair.rotation};".encode())
+            larger = pair.geometry.counted_bytes // pair.wire_dtype.itemsize
+            text = f"{pair.name}:{pair.wire_dtype}:{pair.rotation}"
+            content.update(f"{text}{f':{larger}' if larger > 1 else ''};".encode())
         content.update(str(self.staging_bytes).encode())
         content.update(b"" if self.topology is None else self.topology.to_json().encode())
         return content.hexdigest()
@@ -239,6 +241,7 @@ def make_plan(
     allow_unmatched: Iterable[str] = (),
     staging_bytes: int = DEFAULT_STAGING_BYTES,
     topology: Topology | None = None,
+    times_larger: int = 1,
 ) -> Plan:
     """Returns the plan that moves all tensors of the source side to the destination side.
 
@@ -255,6 +258,9 @@ def make_plan(
         topology: where ranks are and how fast their links are; None means that holders serve
             everybody. So far `run_in_process` alone carries out what then moves from destination to
             destination.
+        times_larger: tensors stand for ones so many times their size: they are cut into stripes,
+            exchanged and passed on as those would be. For trying the plan of a large model on a
+            small one (`Model.scaled_down`), whose boxes are too small for that by themselves.
 
     Raises:
         PlanError: listing everything that does not fit; nothing is planned then. Gaps in a source
@@ -269,5 +275,11 @@ def make_plan(
         >>> [str(transfer) for transfer in plan.receives(2)]
         ['[0:2, 0:3] 0 -> 2', '[2:4, 0:3] 1 -> 2']
     """
-    pairs = match(src_specs, dst_specs, casts=casts, allow_unmatched=allow_unmatched)
+    pairs = match(
+        src_specs,
+        dst_specs,
+        casts=casts,
+        allow_unmatched=allow_unmatched,
+        times_larger=times_larger,
+    )
     return Plan(pairs, staging_bytes, topology)

@@ -92,7 +92,7 @@ def _shares(
     if not remote:
         return
     shape = tuple(b - a for a, b in zip(*region, strict=True))
-    itemsize = pair.geometry.itemsize
+    itemsize = pair.geometry.counted_bytes
     if domains is None:
         delivery = make_plain_delivery(shape, len(remote), len(givers), itemsize)
     else:

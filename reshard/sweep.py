@@ -74,7 +74,7 @@ class SweepPlan:
             sources = box_holders(geometry.src, ndim)
             wanted = box_holders(geometry.dst, ndim)
             atoms = _make_atoms(sources, wanted)
-        table = DeliveryTable(places, geometry.itemsize)
+        table = DeliveryTable(places, geometry.counted_bytes)
         self.are_apart = False
         self._shipments = [_shipment(atom, geometry, table) for atom in atoms]
         deliveries = [each.delivery for each in self._shipments if each.delivery is not None]

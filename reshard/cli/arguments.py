@@ -205,11 +205,17 @@ class Request:
             "staging_bytes": self.staging_bytes,
         }
 
-    def plan(self, specs: tuple[list[TensorSpec], list[TensorSpec]] | None = None) -> Plan:
+    def plan(
+        self,
+        specs: tuple[list[TensorSpec], list[TensorSpec]] | None = None,
+        *,
+        times_larger: int = 1,
+    ) -> Plan:
         """Returns the plan.
 
         Args:
             specs: what `sides.specs()` gave; None has them made.
+            times_larger: as in `make_plan`.
 
         Raises:
             PlanError: if the sides do not fit. LayoutError: if the degrees do not fit the model.
@@ -222,6 +228,7 @@ class Request:
             allow_unmatched=self.allow_unmatched,
             staging_bytes=self.staging_bytes,
             topology=self.topology,
+            times_larger=times_larger,
         )
 
 
