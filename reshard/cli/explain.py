@@ -6,6 +6,7 @@ With a tensor's name: which boxes of it, from whom and why. Without: sums over a
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from typing import Any, Final
 
 from reshard.cli.arguments import add_json_argument, add_plan_arguments, read_request
@@ -74,6 +75,8 @@ def _name_and_rank(arguments: argparse.Namespace) -> tuple[str | None, int]:
 
 
 def _show(sums: list[PeerSum], rank: int) -> None:
+    found = totals(sums)
+    num_rows = Counter(each.verb for each in found)
     known = any(each.link for each in sums if each.verb != "copies")
     show_table(
         f"Rank {rank} by peer",
@@ -96,7 +99,9 @@ def _show(sums: list[PeerSum], rank: int) -> None:
                 each.num_tensors,
                 format_bytes(each.nbytes),
             )
-            for each in totals(sums)
+            for each in found
+            # Where all went over one kind of link, its total says it all.
+            if each.link or num_rows[each.verb] != 2
         ],
     )
 

@@ -82,9 +82,6 @@ def _check_writable(option: str, path: Path) -> None:
 
 def make_document(request: Request, plan: Plan, steps: Steps) -> dict[str, Any]:
     """Returns the document of a plan with what was asked for, and shows how far it is."""
-    if plan.topology is None:
-        for rank in steps.each("planning each rank", plan.dst_ranks):
-            plan.rank_plan(rank)
     with steps.step("adding up loads"):
         return {"format": FORMAT, "planned": request.described(), **summarize(plan)}
 

@@ -211,7 +211,11 @@ def test_explain_of_a_rank_alone_adds_up_all_tensors(model, capsys):
     }
     table = call(capsys, *arguments).out
     assert "Rank 5 by peer" in table
-    assert "In all" in table
+    rows = [line.split() for line in table[table.index("In all") :].splitlines()]
+    assert [row[1] for row in rows if row[:1] == ["receives"]] == ["network", "inside", "all"]
+    far = call(capsys, "explain", model, 1, "--topology", "gb200-nvl72:4").out
+    rows = [line.split() for line in far[far.index("In all") :].splitlines()]
+    assert [row[1] for row in rows if row[:1] == ["sends"]] == ["network"]
 
 
 @pytest.mark.parametrize("family", ["qwen3_moe", "deepseek_v3"])
