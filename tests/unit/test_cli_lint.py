@@ -75,6 +75,19 @@ def test_names_may_be_allowed(model, capsys, tmp_path):
     assert done.code == 0
 
 
+def test_rules_that_apply_to_nothing_are_warnings(capsys, tmp_path):
+    large = Parameter("w.weight", (4096, 64), "bfloat16", "vocab", "first")
+    arguments = ["lint", write_model(tmp_path, parameters=(large,)), "--from", "tp2", "--to", "tp2"]
+    given = ["--allow-unmatched", "x.*", "--cast", "float32:float16"]
+    document = call(capsys, *arguments, *given, "--json").document
+    assert [(f["severity"], f["code"], f["subject"]) for f in document["findings"]] == [
+        ("warning", "idle-rule", "float32 to float16"),
+        ("warning", "idle-rule", "x.*"),
+    ]
+    assert call(capsys, *arguments, *given).code == 0
+    assert call(capsys, *arguments, *given, "--strict").code == 1
+
+
 def test_parameters_that_no_rule_knows(capsys, tmp_path):
     names = ["model.layers.0.self_attn.o_proj.weight", "model.layers.1.self_attn.o_proj.weight"]
     model = write_model(tmp_path, unknown_names=names)
