@@ -75,7 +75,7 @@ def make_view(plan: Plan) -> ClusterView:
             "topology=), such as Topology.dgx_h100(num_ranks)."
         )
     planner, platform = plan.planner, Platform.of(topology)
-    loads = find_loads(planner, topology)
+    loads = plan.loads
     busy, busiest = busiest_link(loads, topology)
     pace, num_messages = _schedule_of(plan, planner, loads)
     direct = Planner(plan.pairs)

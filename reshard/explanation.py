@@ -9,12 +9,25 @@ from reshard.errors import PlanError
 from reshard.layout import AnyLayout
 from reshard.logical_space import Side, pieces_of_rank
 from reshard.matching import TensorPair
+from reshard.suggestion import did_you_mean
 from reshard.transfer import BoxKey, Transfer
 
 if TYPE_CHECKING:
     from reshard.plan import Plan
 
-__all__ = ["Explanation", "Held", "Move", "explanations"]
+__all__ = [
+    "Explanation",
+    "Held",
+    "Link",
+    "Move",
+    "check_rank",
+    "explanations",
+    "link_between",
+    "pairs_of",
+]
+
+Link = Literal["same rank", "inside the domain", "network"]
+"""What carries bytes from one rank to another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +51,7 @@ class Move:
         verb: which of the two.
         start, stop: bounds per logical dim.
         peer: the other end; the rank itself for a copy in place.
+        link: what carries it; None between ranks whose places are not known.
         hop: 0 for what is read from a source's memory.
         nbytes: bytes on the wire.
         num_holders: how many source ranks hold the box; 0 for a copy in place and at later hops.
@@ -48,6 +62,7 @@ class Move:
     start: tuple[int, ...]
     stop: tuple[int, ...]
     peer: int
+    link: Link | None
     hop: int
     nbytes: int
     num_holders: int
@@ -88,18 +103,8 @@ def explanations(plan: Plan, name: str, rank: int) -> list[Explanation]:
         PlanError: if no tensor of the plan has this name, or no side has this rank; if a source
             layout does not hold what the rank stores.
     """
-    numbers = [i for i, pair in enumerate(plan.pairs) if name in _names(pair)]
-    if not numbers:
-        raise PlanError(
-            f"no tensor of this plan is called {name!r}; it has {len(plan.pairs)}, such as "
-            f"{[pair.name for pair in plan.pairs[:3]]}."
-        )
-    if rank not in plan.ranks:
-        raise PlanError(
-            f"no rank of this plan is {rank!r}: the source has {_ranks_text(plan.src_ranks)}, the "
-            f"destination {_ranks_text(plan.dst_ranks)}. Ranks of both sides are numbered in one "
-            "space; TensorSpec.shifted moves one side's."
-        )
+    numbers = pairs_of(plan, name)
+    check_rank(plan, rank)
     rank_plan = plan.rank_plan(rank)
     outgoing = list(rank_plan.transfers_out())
     incoming = list(rank_plan.transfers_in())
@@ -121,6 +126,42 @@ def explanations(plan: Plan, name: str, rank: int) -> list[Explanation]:
             )
         )
     return found
+
+
+def pairs_of(plan: Plan, name: str) -> list[int]:
+    """Returns the numbers of the pairs that a name stands for.
+
+    Raises:
+        PlanError: if there is none.
+    """
+    numbers = [i for i, pair in enumerate(plan.pairs) if name in _names(pair)]
+    if not numbers:
+        known = sorted({each for pair in plan.pairs for each in _names(pair)})
+        raise PlanError(
+            f"no tensor of this plan is called {name!r}; it has {len(plan.pairs)}, such as "
+            f"{[pair.name for pair in plan.pairs[:3]]}.{did_you_mean(name, known)}"
+        )
+    return numbers
+
+
+def check_rank(plan: Plan, rank: int) -> None:
+    """Raises PlanError for a rank that is on no side of a plan."""
+    if rank not in plan.ranks:
+        raise PlanError(
+            f"no rank of this plan is {rank!r}: the source has {_ranks_text(plan.src_ranks)}, the "
+            f"destination {_ranks_text(plan.dst_ranks)}. Ranks of both sides are numbered in one "
+            "space; TensorSpec.shifted moves one side's."
+        )
+
+
+def link_between(plan: Plan, src: int, dst: int) -> Link | None:
+    """Returns what carries bytes from a rank to a rank; None where the plan has no topology."""
+    if src == dst:
+        return "same rank"
+    if plan.topology is None:
+        return None
+    domains = plan.topology.domains
+    return "inside the domain" if domains[src] == domains[dst] else "network"
 
 
 def _names(pair: TensorPair) -> set[str]:
@@ -153,6 +194,7 @@ def _move(plan: Plan, verb: Literal["sends", "receives"], transfer: Transfer) ->
         transfer.start,
         transfer.stop,
         peer,
+        link_between(plan, transfer.src_rank, transfer.dst_rank),
         transfer.hop,
         plan.nbytes(transfer),
         num_holders,
@@ -164,8 +206,7 @@ def _reach(plan: Plan, transfer: Transfer) -> str:
     """Returns why it is passed on, as far as domains say."""
     if plan.topology is None:
         return ""
-    domains = plan.topology.domains
-    if domains[transfer.src_rank] == domains[transfer.dst_rank]:
+    if link_between(plan, transfer.src_rank, transfer.dst_rank) == "inside the domain":
         return " inside their domain, which gets each byte once from outside"
     return " to another domain, for the holders have no time for all domains"
 

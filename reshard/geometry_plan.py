@@ -115,7 +115,7 @@ class GridPlan:
         self._ranks = None
         if not geometry.is_disjoint:
             self._ranks = geometry.src.layout.ranks, geometry.dst.layout.ranks
-        self._groups = DeliveryTable(places, geometry.itemsize, shares)
+        self._groups = DeliveryTable(places, geometry.counted_bytes, shares)
         self._sending: dict[int, Turning[tuple[Leg, ...]]] = {}
         self._taking: dict[int, Turning[Taken]] = {}
         self._shipments: list[Shipment] | None = None

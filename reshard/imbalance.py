@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from reshard.layout import AnyLayout
-from reshard.loads import find_loads
 from reshard.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ class Imbalance:
 
 def imbalances(plan: Plan) -> list[Imbalance]:
     """Returns every group of ranks whose busiest is above the mean by more than `MAX_RATIO`."""
-    loads = find_loads(plan.planner, plan.topology)
+    loads = plan.loads
     columns = zip(loads.ranks, loads.sent, loads.forwarded, strict=True)
     sent = {rank: nbytes - forwarded for rank, nbytes, forwarded in columns}
     received = dict(zip(loads.ranks, loads.received, strict=True))

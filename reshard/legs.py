@@ -60,18 +60,18 @@ class Turning(Generic[LegsT]):
     """Legs of one rank for tensors of any rotation; equal ones are one object.
 
     Args:
-        period: rotations that differ by it have the same legs.
+        period: rotations that differ by it have the same legs; an attribute as well.
         make: makes the legs of a rotation below the period.
     """
 
     def __init__(self, period: int, make: Callable[[int], LegsT]) -> None:
-        self._period = period
+        self.period = period
         self._make = make
         self._found: dict[int, LegsT] = {}
 
     def of(self, rotation: int) -> LegsT:
         """Returns the legs of tensors of a rotation."""
-        turn = rotation % self._period
+        turn = rotation % self.period
         legs = self._found.get(turn)
         if legs is None:
             legs = self._found[turn] = self._make(turn)

@@ -14,7 +14,7 @@ from reshard.box_sets import some_meet
 from reshard.errors import PlanError
 from reshard.imbalance import imbalances
 from reshard.logical_space import Side, pieces_of_rank
-from reshard.matching import Casts, find_pairs
+from reshard.matching import Casts, Matching, find_pairs
 from reshard.plan_summary import kind_of_name
 from reshard.plan_text import format_bytes
 from reshard.tensor_spec import TensorSpec
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from reshard.plan import Plan
 
 from reshard.timing import POSTING
+from reshard.unevenness import uneven_dims
 
 __all__ = ["SMALL_MESSAGE_BYTES", "Finding", "lint", "lint_names", "lint_specs"]
 
@@ -58,7 +59,9 @@ def lint_specs(
     casts: Casts = (),
     allow_unmatched: Iterable[str] = (),
 ) -> list[Finding]:
-    """Returns everything that keeps two sides from pairing up, every name by itself.
+    """Returns everything that keeps two sides from pairing up, and rules that have no use.
+
+    Names without a partner come one by one, tensors that are refused for one reason together.
 
     Args:
         src_specs, dst_specs, casts, allow_unmatched: as `make_plan` takes them.
@@ -67,7 +70,7 @@ def lint_specs(
         PlanError: if a side is not a list of specs. LayoutError: if `casts` are not pairs.
     """
     found = find_pairs(src_specs, dst_specs, casts=casts, allow_unmatched=allow_unmatched)
-    findings = [Finding("error", "mismatch", *_split(problem)) for problem in found.problems]
+    findings = [Finding("error", "mismatch", *each) for each in _grouped(found.problems)]
     findings += [
         Finding(
             "error",
@@ -90,12 +93,35 @@ def lint_specs(
     ]
     if not (findings or found.pairs):
         findings = [Finding("error", "mismatch", "", "there is no tensor to move.")]
-    return findings
+    return [*findings, *_idle(found)]
 
 
-def _split(problem: str) -> tuple[str, str]:
-    name, _, message = problem.partition(": ")
-    return name, message
+def _idle(found: Matching) -> Iterator[Finding]:
+    """Rules that were given and apply to nothing."""
+    for src, dst in found.idle_casts:
+        message = (
+            "no tensor is stored so on the two sides, so this cast rule has no use. Check the "
+            "types, or leave it out."
+        )
+        yield Finding("warning", "idle-rule", f"{src} to {dst}", message)
+    for pattern in found.idle_patterns:
+        message = (
+            "no name without a partner matches this pattern, so it allows nothing. Check how it "
+            "is written, or leave it out."
+        )
+        yield Finding("warning", "idle-rule", pattern, message)
+
+
+def _grouped(problems: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yields each message once, with the first name that it is about and how many there are."""
+    names: dict[str, list[str]] = {}
+    for problem in problems:
+        name, _, message = problem.partition(": ")
+        names.setdefault(message, []).append(name)
+    for message, group in names.items():
+        more = _count(len(group) - 1, "tensor")
+        also = f" The same holds for {more} like it." if len(group) > 1 else ""
+        yield group[0], message + also
 
 
 def lint_names(names: Iterable[str]) -> list[Finding]:
@@ -121,25 +147,27 @@ def lint(plan: Plan) -> list[Finding]:
     """Returns what is wrong or odd in a plan, the worst first; plans every rank."""
     findings = [*_not_held(plan), *_repeated(plan), *_casts(plan), *_mixed(plan), *_padded(plan)]
     if not any(finding.code == "not-held" for finding in findings):
-        findings += [*_staging(plan), *_unbalanced(plan), *_small(plan), *_relays(plan)]
+        findings += [
+            *_uneven(plan),
+            *_staging(plan),
+            *_unbalanced(plan),
+            *_small(plan),
+            *_relays(plan),
+        ]
     return sorted(findings, key=lambda finding: _WORST_FIRST.index(finding.severity))
 
 
 def _not_held(plan: Plan) -> Iterator[Finding]:
     """Every kind whose source layout lacks elements that a destination stores."""
-    first_names: dict[str, str] = {}
-    numbers: Counter[str] = Counter()
+    problems: list[str] = []
     for kind in plan.planner.kinds:
         try:
             plan.planner.plan_of(kind)
         except PlanError as error:
-            name, message = _split(str(error))
-            first_names.setdefault(message, name)
-            numbers[message] += len(kind.members)
-    for message, name in first_names.items():
-        more = numbers[message] - 1
-        also = f" The same holds for {_count(more, 'tensor')} like it." if more else ""
-        yield Finding("error", "not-held", name, message + also)
+            _, _, message = str(error).partition(": ")
+            problems += [f"{plan.pairs[number].name}: {message}" for number, _ in kind.members]
+    for name, message in _grouped(problems):
+        yield Finding("error", "not-held", name, message)
 
 
 def _repeated(plan: Plan) -> Iterator[Finding]:
@@ -230,6 +258,31 @@ def _padded(plan: Plan) -> Iterator[Finding]:
                     f"as {gaps[0]}"
                     + (f"; a refit has them {done[spec.padding]}." if side[0] == "d" else "."),
                 )
+
+
+def _uneven(plan: Plan) -> Iterator[Finding]:
+    """Dims that do not divide evenly, by kind of tensor."""
+    sides = (
+        ("source", [pair.src for pair in plan.pairs]),
+        (
+            "destination",
+            [pair.dst for pair in plan.pairs],
+        ),
+    )
+    for side, specs in sides:
+        distinct = {id(spec): spec for spec in specs}.values()
+        found = [(kind_of_name(spec.name), each) for spec, each in uneven_dims(distinct)]
+        for (kind, each), number in Counter(found).items():
+            empty = f"; {each.num_empty} are empty" if each.num_empty else ""
+            yield Finding(
+                "note",
+                "uneven",
+                kind,
+                f"the {side} cuts the {each.length} indices of dim {each.dim} into "
+                f"{each.num_parts} parts, which does not divide: the largest share is "
+                f"{each.largest}, the smallest {each.smallest} ({each.division}){empty}. Tensors "
+                f"like it: {number}.",
+            )
 
 
 def _staging(plan: Plan) -> Iterator[Finding]:

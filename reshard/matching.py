@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fnmatch import filter as filter_names
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from reshard.errors import LayoutError, PlanError, UnsupportedError
 from reshard.layout import AnyLayout
 from reshard.logical_space import LogicalSpace, Side, make_logical_space
 from reshard.patterns import patterns_of
+from reshard.remedies import listed, remedies
 from reshard.tensor_spec import Part, TensorSpec
 
 __all__ = [
@@ -30,8 +32,6 @@ __all__ = [
 
 Casts = Iterable[tuple[DTypeLike, DTypeLike]]
 """Allowed conversions, (source dtype, destination dtype) each; dtypes as `DType.of` takes them."""
-
-_MAX_LISTED = 20
 
 
 def read_casts(casts: Casts) -> tuple[tuple[DType, DType], ...]:
@@ -65,7 +65,8 @@ class Geometry:
         space: the logical dims.
         src, dst: shape, layout and rows of each side. Pairs whose layouts differ in rank numbers
             only share a geometry, so ranks are named by their position in `layout.ranks`.
-        itemsize: bytes per element on the wire.
+        counted_bytes: what an element counts for where it is decided how finely boxes are cut: its
+            bytes on the wire, times `times_larger` of `match`.
         is_disjoint: True if no rank is on both sides; else the layouts are exactly those of the
             pair.
     """
@@ -73,7 +74,7 @@ class Geometry:
     space: LogicalSpace
     src: Side
     dst: Side
-    itemsize: int
+    counted_bytes: int
     is_disjoint: bool
 
 
@@ -115,6 +116,8 @@ class Matching:
         uncovered: destination names that no source provides.
         unused: source names that no destination takes.
         missing_casts: rules that would let refused pairs through, in order of need.
+        idle_casts: rules that no tensor needs.
+        idle_patterns: patterns of which no name is without a partner.
     """
 
     pairs: list[TensorPair]
@@ -122,6 +125,8 @@ class Matching:
     uncovered: list[str]
     unused: list[str]
     missing_casts: tuple[tuple[DType, DType], ...]
+    idle_casts: tuple[tuple[DType, DType], ...]
+    idle_patterns: tuple[str, ...]
 
 
 def match(
@@ -131,6 +136,7 @@ def match(
     casts: Casts = (),
     allow_unmatched: Iterable[str] = (),
     allow_unused: Iterable[str] = (),
+    times_larger: int = 1,
 ) -> list[TensorPair]:
     """Returns the pairs in the order of the destination's specs and parts.
 
@@ -139,6 +145,7 @@ def match(
         casts: conversions that are wanted; without a rule dtypes must be equal.
         allow_unmatched: shell-style patterns of canonical names that may stay without a partner.
         allow_unused: the same for source tensors alone.
+        times_larger: as in `make_plan`.
 
     Raises:
         PlanError: listing every name that does not pair up, is doubly matched, differs in canonical
@@ -151,6 +158,7 @@ def match(
         casts=casts,
         allow_unmatched=allow_unmatched,
         allow_unused=allow_unused,
+        times_larger=times_larger,
     )
     problems, uncovered, unused = found.problems, found.uncovered, found.unused
     if not (problems or uncovered or unused or found.pairs):
@@ -164,9 +172,10 @@ def match(
             [f"{name}: no destination takes this source tensor." for name in unused],
         )
         raise PlanError(
-            f"{counts} do not fit; {len(found.pairs)} names pair up, {num_problems} problems:"
-            + "".join(map(_listed, kinds))
-            + _remedies(num_problems, found.missing_casts, unused, uncovered)
+            f"{counts} do not fit; {len(found.pairs)} names pair up, {num_problems} "
+            f"problem{'' if num_problems == 1 else 's'}:"
+            + "".join(map(listed, kinds))
+            + remedies(num_problems, found.missing_casts, unused, uncovered)
         )
     return found.pairs
 
@@ -178,6 +187,7 @@ def find_pairs(
     casts: Casts = (),
     allow_unmatched: Iterable[str] = (),
     allow_unused: Iterable[str] = (),
+    times_larger: int = 1,
 ) -> Matching:
     """Returns what pairs up and, instead of raising, what does not; arguments as in `match`.
 
@@ -190,7 +200,8 @@ def find_pairs(
     problems: list[str] = []
     sources = _by_name(src_specs, problems)
     _check_unique(dst_specs, "destination", problems)
-    matcher = _Matcher(frozenset(read_casts(casts)))
+    rules = read_casts(casts)
+    matcher = _Matcher(frozenset(rules), _read_times_larger(times_larger))
     pairs: list[TensorPair] = []
     used: set[str] = set()
     uncovered: list[str] = []
@@ -209,9 +220,21 @@ def find_pairs(
                 problems.append(f"{part.name}: {error}")
     allowed = patterns_of("allow_unmatched", allow_unmatched)
     unused = [part.name for spec in src_specs for part in spec.parts if part.name not in used]
-    uncovered = _not_allowed(uncovered, allowed)
-    unused = _not_allowed(unused, (*allowed, *patterns_of("allow_unused", allow_unused)))
-    return Matching(pairs, problems, uncovered, unused, tuple(matcher.missing_casts))
+    return Matching(
+        pairs,
+        problems,
+        _not_allowed(uncovered, allowed),
+        _not_allowed(unused, (*allowed, *patterns_of("allow_unused", allow_unused))),
+        tuple(matcher.missing_casts),
+        tuple([rule for rule in dict.fromkeys(rules) if rule not in matcher.used_casts]),
+        tuple([each for each in allowed if not filter_names((*uncovered, *unused), each)]),
+    )
+
+
+def _read_times_larger(given: object) -> int:
+    if type(given) is not int or given < 1:
+        raise PlanError(f"times_larger={given!r} is not a whole number from 1 on.")
+    return given
 
 
 def _check_specs(given: object, side: str) -> None:
@@ -269,54 +292,6 @@ def _not_allowed(names: list[str], allowed: tuple[str, ...]) -> list[str]:
     return [n for n in names if not any(fnmatchcase(n, pattern) for pattern in allowed)]
 
 
-def _listed(problems: list[str]) -> str:
-    """Returns the problems of one kind, one per line, cut after a number of them."""
-    more = len(problems) - _MAX_LISTED
-    rest = [f"... and {more} more like the last"] if more > 0 else []
-    return "".join(f"\n  {line}" for line in problems[:_MAX_LISTED] + rest)
-
-
-def _remedies(
-    num_problems: int,
-    missing_casts: Iterable[tuple[DType, DType]],
-    unused: list[str],
-    uncovered: list[str],
-) -> str:
-    """Returns what to do about all problems of a kind at once, one line per kind that is there."""
-    text = ""
-    rules = ", ".join(f"({str(a)!r}, {str(b)!r})" for a, b in missing_casts)
-    if rules and num_problems > 1:  # a single problem has said it
-        text += f"\nTo convert between dtypes, pass casts=[{rules}]."
-    if unused or uncovered:
-        text += (
-            "\nCheck the forms (names are Hugging Face names), or allow names with "
-            "allow_unmatched=[...]."
-        )
-    for side, names, others in (
-        ("source", unused, uncovered),
-        ("destination", uncovered, unused),
-    ):
-        prefix = _common_prefix(names, others)
-        if prefix:
-            text += (
-                f"\nNames of the {side} are those of the other side with {prefix!r} in front: give "
-                "the part of the model below it, or forms that leave it out."
-            )
-    return text
-
-
-def _common_prefix(names: list[str], others: list[str]) -> str:
-    """Returns what stands in front of most names and of none of their partners; or nothing."""
-    if not (names and others):
-        return ""
-    partners = set(others)
-    first = names[0]
-    starts = [at + 1 for at, character in enumerate(first) if character == "."]
-    prefix = next((first[:at] for at in starts if first[at:] in partners), "")
-    num_pairs = sum(name.startswith(prefix) and name[len(prefix) :] in partners for name in names)
-    return prefix if prefix and 2 * num_pairs >= len(names) else ""
-
-
 @dataclass(slots=True)
 class _Counted:
     """A geometry and the rotation of the next pair that has it."""
@@ -330,11 +305,14 @@ class _Matcher:
 
     Attributes:
         missing_casts: rules that would let refused pairs through, in order of need.
+        used_casts: rules that some pair needs.
     """
 
-    def __init__(self, casts: frozenset[tuple[DType, DType]]) -> None:
+    def __init__(self, casts: frozenset[tuple[DType, DType]], times_larger: int) -> None:
         self._casts = casts
+        self._times_larger = times_larger
         self.missing_casts: dict[tuple[DType, DType], None] = {}
+        self.used_casts: set[tuple[DType, DType]] = set()
         self._layout_keys: dict[tuple[int, int], tuple[object, object, bool]] = {}
         self._numbers: dict[object, int] = {}
         self._geometries: dict[tuple[object, ...], _Counted] = {}
@@ -356,7 +334,7 @@ class _Matcher:
                 space,
                 Side(src.shape, src.layout, space.src_rows),
                 Side(dst.shape, dst.layout, space.dst_rows),
-                wire.itemsize,
+                wire.itemsize * self._times_larger,
                 keys[2],
             )
             found = self._geometries[key] = _Counted(geometry, len(self._geometries))
@@ -384,4 +362,5 @@ class _Matcher:
                 f"source is {src}, destination is {dst}, and no cast rule says to convert. "
                 f"Store both alike, or pass casts=[({str(src)!r}, {str(dst)!r})]."
             )
+        self.used_casts.add((src, dst))
         return dst if dst.itemsize < src.itemsize else src

@@ -206,8 +206,16 @@ class Model:
     def __str__(self) -> str:
         return (
             f"{self.name}: {len(self.parameters)} parameters in {self.num_layers} layers, "
-            f"{self.num_elements / 1e9:.1f} G elements, {self.nbytes / 1e9:.1f} GB"
+            f"{_in_units(self.num_elements, ' elements')}, {_in_units(self.nbytes, 'B')}"
         )
+
+
+def _in_units(number: int, what: str) -> str:
+    """Returns how many there are with a prefix that suits it, giga at most: `671.0 G elements`."""
+    for factor, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= factor:
+            return f"{number / factor:.1f} {prefix}{what}"
+    return f"{number} {what.strip()}"
 
 
 def _separated(parameters: tuple[Parameter, ...]) -> Iterator[Parameter]:

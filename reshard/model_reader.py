@@ -11,6 +11,7 @@ from reshard.errors import LayoutError
 from reshard.json_file import read_json
 from reshard.model import Model
 from reshard.model_file import FORMAT, model_from_json
+from reshard.suggestion import did_you_mean
 
 __all__ = ["read_model", "ready_made_names"]
 
@@ -36,7 +37,8 @@ def read_model(name_or_path: str | os.PathLike[str]) -> Model:
     path = Path(text)
     if not path.exists():
         raise LayoutError(
-            f"model {text!r} is no ready-made one and no file. Ready-made are "
+            f"model {text!r} is no ready-made one and no file."
+            f"{did_you_mean(text, ready_made_names())} Ready-made are "
             f"{', '.join(ready_made_names())}; or give the path of a model's JSON, or of a Hugging "
             "Face checkpoint."
         )

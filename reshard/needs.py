@@ -116,7 +116,7 @@ def _groups(
 
 def _of_kind(kind: Kind, elements: Needs, topology: Topology) -> Needs:
     """Returns bytes of one tensor of a kind."""
-    itemsize = kind.first.geometry.itemsize
+    itemsize = kind.first.wire_dtype.itemsize
     domains = topology.domains
     needs = _nothing()
     for sums, positions, ranks, is_domain in zip(

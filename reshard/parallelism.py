@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from reshard.errors import LayoutError
 from reshard.stage_layouts import Degrees, StageLayouts
+from reshard.suggestion import did_you_mean
 from reshard.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -166,7 +167,8 @@ class Parallelism:
             kind = found[1] if found else ""
             if not found or kind not in {*_KINDS, "world"} or (found[3] and kind != "pp"):
                 raise LayoutError(
-                    f"parallelism {text!r}: {item.strip()!r} is no degree. Give a kind and a "
+                    f"parallelism {text!r}: {item.strip()!r} is no degree."
+                    f"{did_you_mean(item.strip().rstrip('0123456789'), _KINDS)} Give a kind and a "
                     f"number, joined by commas, as in 'pp4,tp8,dp2'; kinds are "
                     f"{', '.join(f'{name} ({what})' for name, what in _KINDS.items())} and world "
                     "(all ranks)."

@@ -141,7 +141,7 @@ class PlaceTable:
         of_layouts: Counter[Ranks] = Counter()
         for pair in pairs:
             ranks = self._ranks_of(pair.src.layout)
-            of_layouts[ranks] += pair.num_elements * pair.wire_dtype.itemsize
+            of_layouts[ranks] += pair.num_elements * pair.geometry.counted_bytes
         for groups in components(of_layouts):
             together = tuple(sorted(frozenset().union(*groups)))
             for ranks, nbytes in of_layouts.items():

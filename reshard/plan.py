@@ -7,19 +7,21 @@ digests before the first byte moves.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
 from reshard.cluster_view import ClusterView, make_view
 from reshard.errors import PlanError
 from reshard.lint import Finding, lint
+from reshard.loads import Loads, find_loads
 from reshard.matching import Casts, TensorPair, match
 from reshard.plan_summary import plan_to_json
 from reshard.plan_text import describe, explain
 from reshard.planner import Planner, RankPlan
 from reshard.schedule import DEFAULT_STAGING_BYTES, Schedule, make_schedule
 from reshard.spec_codec import encode_specs
+from reshard.stream_sums import stream_bytes
 from reshard.tensor_spec import TensorSpec
 from reshard.topology import Topology
 from reshard.transfer import Transfer
@@ -98,6 +100,15 @@ class Plan:
         return self.planner.num_hops if self.topology is not None else 1
 
     @cached_property
+    def loads(self) -> Loads:
+        """Bytes of all ranks, by kind of link.
+
+        Raises:
+            PlanError: if a source layout does not hold what a destination stores.
+        """
+        return find_loads(self.planner, self.topology)
+
+    @cached_property
     def view(self) -> ClusterView:
         """Loads, floor and predicted times of the whole cluster.
 
@@ -134,13 +145,7 @@ class Plan:
         Args:
             ranks: destination ranks to look at; None means all.
         """
-        streams: Counter[tuple[int, int]] = Counter()
-        for rank in self.dst_ranks if ranks is None else ranks:
-            for pair, count, src_rank, volume, hop in self.rank_plan(rank).volumes_in(self.pairs):
-                if src_rank != rank:
-                    nbytes = count * volume * self.pairs[pair].dtype_at(hop).itemsize
-                    streams[src_rank, rank] += nbytes
-        return dict(streams)
+        return stream_bytes(self.planner, self.dst_ranks if ranks is None else ranks)
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -161,7 +166,9 @@ class Plan:
         content.update(encode_specs(list(src.values())))
         content.update(encode_specs(list(dst.values())))
         for pair in self.pairs:
-            content.update(f"{pair.name}:{pair.wire_dtype}:{pair.rotation};".encode())
+            larger = pair.geometry.counted_bytes // pair.wire_dtype.itemsize
+            text = f"{pair.name}:{pair.wire_dtype}:{pair.rotation}"
+            content.update(f"{text}{f':{larger}' if larger > 1 else ''};".encode())
         content.update(str(self.staging_bytes).encode())
         content.update(b"" if self.topology is None else self.topology.to_json().encode())
         return content.hexdigest()
@@ -234,6 +241,7 @@ def make_plan(
     allow_unmatched: Iterable[str] = (),
     staging_bytes: int = DEFAULT_STAGING_BYTES,
     topology: Topology | None = None,
+    times_larger: int = 1,
 ) -> Plan:
     """Returns the plan that moves all tensors of the source side to the destination side.
 
@@ -250,6 +258,9 @@ def make_plan(
         topology: where ranks are and how fast their links are; None means that holders serve
             everybody. So far `run_in_process` alone carries out what then moves from destination to
             destination.
+        times_larger: tensors stand for ones so many times their size: they are cut into stripes,
+            exchanged and passed on as those would be. For trying the plan of a large model on a
+            small one (`Model.scaled_down`), whose boxes are too small for that by themselves.
 
     Raises:
         PlanError: listing everything that does not fit; nothing is planned then. Gaps in a source
@@ -264,5 +275,11 @@ def make_plan(
         >>> [str(transfer) for transfer in plan.receives(2)]
         ['[0:2, 0:3] 0 -> 2', '[2:4, 0:3] 1 -> 2']
     """
-    pairs = match(src_specs, dst_specs, casts=casts, allow_unmatched=allow_unmatched)
+    pairs = match(
+        src_specs,
+        dst_specs,
+        casts=casts,
+        allow_unmatched=allow_unmatched,
+        times_larger=times_larger,
+    )
     return Plan(pairs, staging_bytes, topology)

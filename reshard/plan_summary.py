@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from reshard.floor import Floor
 from reshard.kinds import Kind
 from reshard.loads import Loads, find_loads
+from reshard.timing import link_loads
 
 if TYPE_CHECKING:
     from reshard.cluster_view import ClusterView
@@ -76,6 +77,7 @@ def summarize(plan: Plan) -> dict[str, Any]:
             **{f"{name}_bytes": list(getattr(cluster.loads, name)) for name in _LOADS},
         },
         "sums": _sums(plan, cluster.loads),
+        "links": cluster.links,
         "floor": cluster.floor and _floor(cluster.floor),
         "prediction": cluster.prediction,
     }
@@ -101,18 +103,19 @@ def _schedule(plan: Plan) -> dict[str, Any]:
 
 
 class _Cluster(NamedTuple):
-    """Sums over a whole plan; without a topology neither floor nor prediction follows."""
+    """Sums over a whole plan; without a topology nothing but the loads follows."""
 
     loads: Loads
     floor: Floor | None
     prediction: dict[str, Any] | None
+    links: dict[str, dict[str, Any]] | None
 
 
 def _whole_cluster(plan: Plan) -> _Cluster:
     if plan.topology is None:
-        return _Cluster(find_loads(plan.planner, None), None, None)
+        return _Cluster(plan.loads, None, None, None)
     view = plan.view
-    return _Cluster(view.loads, view.floor, _prediction(view))
+    return _Cluster(view.loads, view.floor, _prediction(view), _links(view))
 
 
 def _prediction(view: ClusterView) -> dict[str, Any]:
@@ -143,6 +146,26 @@ def _floor(floor: Floor) -> dict[str, Any]:
             for cut in floor.cuts
         ],
     }
+
+
+def _links(view: ClusterView) -> dict[str, dict[str, Any]]:
+    """Returns per kind of link what passes in all, and over the busiest link of one rank."""
+    each = list(link_loads(view.loads, view.topology))
+    in_all = sum(view.loads.link_sent), sum(view.loads.network_sent)
+    floor, found = view.floor.seconds, {}
+    for is_network, name in enumerate(("inside_domains", "network_cards")):
+        busiest = max(
+            [load for load in each if load.is_network == is_network], key=lambda load: load.seconds
+        )
+        found[name] = {
+            "total_bytes": in_all[is_network],
+            "busiest": busiest.name if busiest.nbytes else None,
+            "busiest_bytes": busiest.nbytes,
+            "bytes_per_second": busiest.bytes_per_second,
+            "busy_seconds": busiest.seconds,
+            "time_over_floor": busiest.seconds / floor if floor else None,
+        }
+    return found
 
 
 def _sums(plan: Plan, loads: Loads) -> dict[str, dict[str, float]]:

@@ -137,6 +137,7 @@ def _move_line(move: Move, rank: int) -> str:
     if move.peer == rank:
         return f"{text}: a copy within rank {rank}, {move.why}"
     arrow = "to" if move.verb == "sends" else "from"
+    over = {None: "", "network": " over the network"}.get(move.link, f" {move.link}")
     sender = rank if move.verb == "sends" else move.peer
     is_or_which = f"is {move.why}" if move.num_holders else move.why
-    return f"{text} {arrow} rank {move.peer}; rank {sender} {is_or_which}"
+    return f"{text} {arrow} rank {move.peer}{over}; rank {sender} {is_or_which}"

@@ -212,6 +212,13 @@ class Planner:
             if taken.forwards:
                 forwards.append((number, taken.forwards, kind.dst_ranks))
 
+    def taken(self, kind: Kind, position: int, rotation: int) -> Taken:
+        """Returns what a destination rank has to do with a tensor of a kind, proven to be whole."""
+        taken = self.plan_of(kind).takes(position).of(rotation)
+        if id(taken) not in self._proven:
+            self._prove(kind.first, position, taken)
+        return taken
+
     def _prove(self, pair: TensorPair, position: int, taken: Taken) -> None:
         """Checks legs once; the planner keeps them, so that their identity stands for them."""
         legs = taken.receives + taken.arrivals

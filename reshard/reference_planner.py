@@ -102,7 +102,7 @@ class _Region:
 
     def _delivery(self, shares: dict[Ranks, Weights]) -> Delivery:
         shape = tuple(b - a for a, b in zip(*self.box, strict=True))
-        itemsize, num_givers = self.pair.geometry.itemsize, len(self.givers)
+        itemsize, num_givers = self.pair.geometry.counted_bytes, len(self.givers)
         if self.domains is None:
             weights = self._weights(shares, tuple(range(num_givers)))
             return make_plain_delivery(shape, len(self.remote), num_givers, itemsize, weights)

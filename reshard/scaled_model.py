@@ -48,7 +48,7 @@ def scaled_down(
         >>> model = Model.load("deepseek-v3")
         >>> sides = [Parallelism.parse("pp16,ep16"), Parallelism.parse("tp32,dp8")]
         >>> print(scaled_down(model, sides))
-        deepseek-v3 scaled down: 1025 parameters in 61 layers, 0.0 G elements, 0.0 GB
+        deepseek-v3 scaled down: 1025 parameters in 61 layers, 411.0 k elements, 822.1 kB
     """
     chosen = model if num_layers is None else _with_layers(model, num_layers)
     sizes = {extent: _scaled(extent, found) for extent, found in _chains(chosen, sides).items()}

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reshard.dtypes import DType
 from reshard.errors import UnsupportedError
+from reshard.explanation import Link, link_between
 from reshard.loopback import local_array, numpy_dtype, run_in_process
 from reshard.plan import Plan
 from reshard.tensor_spec import TensorSpec
@@ -23,7 +24,7 @@ from reshard.tensor_spec import TensorSpec
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Simulation", "WrongArray", "find_wrong", "simulate"]
+__all__ = ["Simulation", "Volumes", "WrongArray", "find_wrong", "simulate"]
 
 _STEP: Final = 0x9E3779B97F4A7C15
 _MULTIPLIERS: Final = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
@@ -47,21 +48,38 @@ class WrongArray:
 
 
 @dataclass(frozen=True, slots=True)
+class Volumes:
+    """Bytes by the way that they went.
+
+    Attributes:
+        moved: between ranks, per hop; what is not of hop 0 was passed on.
+        copied: within ranks.
+        striped: of hop 0, what came in stripes: parts of a box that several ranks share out.
+        exchanged: passed on inside a domain.
+        relayed: passed on to another domain.
+    """
+
+    moved: tuple[int, ...]
+    copied: int
+    striped: int
+    exchanged: int
+    relayed: int
+
+
+@dataclass(frozen=True, slots=True)
 class Simulation:
     """What a simulated move did.
 
     Attributes:
         num_arrays, num_elements: what was compared, over all destination ranks.
-        moved_bytes: bytes between ranks, per hop.
-        copied_bytes: bytes within ranks.
+        volumes: which ways the bytes went.
         move_seconds, check_seconds: wall time of the move and of the comparison.
         wrong: every array with a wrong element; empty if all is well.
     """
 
     num_arrays: int
     num_elements: int
-    moved_bytes: tuple[int, ...]
-    copied_bytes: int
+    volumes: Volumes
     move_seconds: float
     check_seconds: float
     wrong: tuple[WrongArray, ...]
@@ -94,13 +112,11 @@ def simulate(plan: Plan, *, timeout_s: float = 600.0) -> Simulation:
     moved = time.monotonic()
     expected = {pair.dst.name: wholes[pair.src.name] for pair in plan.pairs}
     wrong = find_wrong(list(dst.values()), expected, results)
-    hops, copied = _volumes(plan)
     arrays = [array for by_name in results.values() for array in by_name.values()]
     return Simulation(
         len(arrays),
         sum(array.size for array in arrays),
-        hops,
-        copied,
+        _volumes(plan),
         moved - started,
         time.monotonic() - moved,
         tuple(wrong),
@@ -189,13 +205,42 @@ def _whole(spec: TensorSpec, *, is_cast: bool) -> np.ndarray:
     return whole
 
 
-def _volumes(plan: Plan) -> tuple[tuple[int, ...], int]:
-    """Returns the bytes between ranks per hop, and the bytes within ranks."""
+def _volumes(plan: Plan) -> Volumes:
     moved: Counter[int] = Counter()
+    passed_on: Counter[Link | None] = Counter()
     copied = 0
     for transfer in plan.transfers():
+        nbytes = plan.nbytes(transfer)
         if transfer.src_rank == transfer.dst_rank:
-            copied += plan.nbytes(transfer)
-        else:
-            moved[transfer.hop] += plan.nbytes(transfer)
-    return tuple(moved[hop] for hop in range(plan.num_hops)), copied
+            copied += nbytes
+            continue
+        moved[transfer.hop] += nbytes
+        if transfer.hop:
+            passed_on[link_between(plan, transfer.src_rank, transfer.dst_rank)] += nbytes
+    return Volumes(
+        tuple(moved[hop] for hop in range(plan.num_hops)),
+        copied,
+        _striped_bytes(plan),
+        passed_on["inside the domain"],
+        passed_on["network"],
+    )
+
+
+def _striped_bytes(plan: Plan) -> int:
+    """Returns the bytes that holders send of boxes of which they send a part only to each rank."""
+    nbytes = 0
+    for kind in plan.planner.kinds:
+        for shipment in plan.planner.plan_of(kind).shipments():
+            if shipment.delivery is None:
+                continue
+            length = shipment.delivery.striping.length
+            per_index = shipment.num_elements // length * kind.first.wire_dtype.itemsize
+            period = shipment.delivery.period
+            turns = Counter([rotation % period for _, rotation in kind.members])
+            for turn, count in turns.items():
+                delivery = shipment.delivery.turned(turn)
+                for taker in range(len(shipment.takers)):
+                    sizes = [b - a for _, a, b, hop in delivery.received(taker) if hop == 0]
+                    striped = sum([size for size in sizes if size < length])
+                    nbytes += count * striped * per_index
+    return nbytes

@@ -81,7 +81,7 @@ class SweepPlan:
             sources = box_holders(geometry.src, ndim)
             wanted = box_holders(geometry.dst, ndim)
             atoms, self.are_apart = _make_atoms(sources, wanted)
-        table = DeliveryTable(places, geometry.itemsize, shares)
+        table = DeliveryTable(places, geometry.counted_bytes, shares)
         self._shipments = [_shipment(atom, geometry, table) for atom in atoms]
         deliveries = [each.delivery for each in self._shipments if each.delivery is not None]
         # Rotations that differ by this choose the same ends of every box.

@@ -9,17 +9,20 @@ constants; they are not fitted to single refits (docs/published_refits.md says w
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 from reshard.loads import Loads
 from reshard.topology import Topology
 
 __all__ = [
     "POSTING",
+    "LinkLoad",
     "Platform",
     "Prediction",
     "busiest_link",
+    "link_loads",
     "predict",
     "predict_gather_and_broadcast",
 ]
@@ -89,12 +92,31 @@ class Prediction:
         return floor_seconds / self.seconds if self.seconds else 1.0
 
 
-def busiest_link(
-    loads: Loads, topology: Topology, platform: Platform | None = None
-) -> tuple[float, str]:
-    """Returns how long the busiest link is busy, in seconds, and its name.
+class LinkLoad(NamedTuple):
+    """What one rank's links inside its domain, or its share of its host's cards, carry one way.
 
-    Each rank uses its own share of its host's cards.
+    Attributes:
+        is_network: True for cards.
+        name: such as `card out of rank 3`.
+        nbytes: bytes on the wire.
+        bytes_per_second: what it lets pass.
+    """
+
+    is_network: bool
+    name: str
+    nbytes: int
+    bytes_per_second: float
+
+    @property
+    def seconds(self) -> float:
+        """How long it is busy."""
+        return self.nbytes / self.bytes_per_second
+
+
+def link_loads(
+    loads: Loads, topology: Topology, platform: Platform | None = None
+) -> Iterator[LinkLoad]:
+    """Yields the load of every rank's links and cards; each rank uses its own share of the cards.
 
     Args:
         loads: of all ranks.
@@ -103,18 +125,22 @@ def busiest_link(
     """
     network_share = 1.0 if platform is None else platform.network_share
     link = topology.link_bytes_per_second * (1.0 if platform is None else platform.link_share)
-    slowest = 0.0, "nothing moves between ranks"
     for index, rank in enumerate(loads.ranks):
         card = topology.network_rate((rank,)) * network_share
-        for nbytes, rate, name in (
-            (loads.network_sent[index], card, "card out of"),
-            (loads.network_received[index], card, "card into"),
-            (loads.link_sent[index], link, "link out of"),
-            (loads.link_received[index], link, "link into"),
-        ):
-            if nbytes / rate > slowest[0]:
-                slowest = nbytes / rate, f"{name} rank {rank}"
-    return slowest
+        yield LinkLoad(True, f"card out of rank {rank}", loads.network_sent[index], card)
+        yield LinkLoad(True, f"card into rank {rank}", loads.network_received[index], card)
+        yield LinkLoad(False, f"link out of rank {rank}", loads.link_sent[index], link)
+        yield LinkLoad(False, f"link into rank {rank}", loads.link_received[index], link)
+
+
+def busiest_link(
+    loads: Loads, topology: Topology, platform: Platform | None = None
+) -> tuple[float, str]:
+    """Returns how long the busiest link is busy, in seconds, and its name; as `link_loads`."""
+    busiest = max(link_loads(loads, topology, platform), key=lambda each: each.seconds)
+    if not busiest.nbytes:
+        return 0.0, "nothing moves between ranks"
+    return busiest.seconds, busiest.name
 
 
 def predict(

@@ -80,11 +80,12 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _one_line(error: Exception) -> str:
-    """Returns the message of an error; of a list of problems, how many they are."""
+    """Returns the message of an error; of a list of several problems, how many they are."""
     text = str(error) or type(error).__name__
     first, _, rest = text.partition("\n")
     if not rest:
         return text
-    if isinstance(error, PlanError):
+    num_listed = sum(line.startswith("  ") for line in rest.split("\n"))
+    if isinstance(error, PlanError) and num_listed > 1:
         return f"{first.rstrip(':')}. 'reshard lint' with the same arguments lists them."
     return " ".join(text.split())

@@ -18,6 +18,7 @@ from reshard.parallelism import Parallelism
 from reshard.parameter import Parameter
 from reshard.plan import Plan, make_plan
 from reshard.schedule import DEFAULT_STAGING_BYTES
+from reshard.suggestion import did_you_mean
 from reshard.tensor_spec import TensorSpec
 from reshard.topology import Topology
 
@@ -34,7 +35,7 @@ __all__ = [
 
 _UNITS: Final = {"": 1, "b": 1, **{f"{p}ib": 1 << 10 * n for n, p in enumerate("kmgt", 1)}}
 _DECIMAL: Final = {f"{p}b": 1000**n for n, p in enumerate("kmgt", 1)}
-_TOPOLOGIES: Final = "dgx-h100, gb200-nvl72, gb200-nvl72:N, one-host, none"
+_TOPOLOGIES: Final = ("dgx-h100", "gb200-nvl72", "gb200-nvl72:N", "one-host", "none")
 
 
 class ArgumentParser(argparse.ArgumentParser):
@@ -124,8 +125,8 @@ def _add_places(group: argparse._ArgumentGroup) -> None:
         "--topology",
         default="none",
         metavar="WHERE",
-        help=f"where ranks are: {_TOPOLOGIES} (N: GPUs used per rack), or a JSON file as "
-        "Topology.to_json writes it; default: none, which has no floor",
+        help=f"where ranks are: {', '.join(_TOPOLOGIES)} (N: GPUs used per rack), or a JSON file "
+        "as Topology.to_json writes it; default: none, which has no floor",
     )
     group.add_argument(
         "--staging",
@@ -189,13 +190,37 @@ class Request:
     topology: Topology | None
     staging_bytes: int
 
-    def plan(self) -> Plan:
+    def described(self) -> dict[str, object]:
+        """Returns what is planned, as values of a document."""
+        sides, topology = self.sides, self.topology
+        return {
+            "model": sides.model.name,
+            "to_model": sides.dst_model.name,
+            "from": str(sides.src),
+            "to": str(sides.dst),
+            "is_colocated": sides.is_colocated,
+            "casts": [f"{src}:{dst}" for src, dst in self.casts],
+            "allow_unmatched": list(self.allow_unmatched),
+            "topology": topology and topology.name,
+            "staging_bytes": self.staging_bytes,
+        }
+
+    def plan(
+        self,
+        specs: tuple[list[TensorSpec], list[TensorSpec]] | None = None,
+        *,
+        times_larger: int = 1,
+    ) -> Plan:
         """Returns the plan.
+
+        Args:
+            specs: what `sides.specs()` gave; None has them made.
+            times_larger: as in `make_plan`.
 
         Raises:
             PlanError: if the sides do not fit. LayoutError: if the degrees do not fit the model.
         """
-        src, dst = self.sides.specs()
+        src, dst = self.sides.specs() if specs is None else specs
         return make_plan(
             src,
             dst,
@@ -203,6 +228,7 @@ class Request:
             allow_unmatched=self.allow_unmatched,
             staging_bytes=self.staging_bytes,
             topology=self.topology,
+            times_larger=times_larger,
         )
 
 
@@ -308,9 +334,18 @@ def read_topology(text: str, num_ranks: int) -> Topology | None:
             content = file.read(MAX_JSON_BYTES)
     except FileNotFoundError:
         raise LayoutError(
-            f"--topology {text}: no ready-made one and no file. Give one of {_TOPOLOGIES}, or a "
-            "JSON file as Topology.to_json writes it."
+            f"--topology {text}: no ready-made one and no file.{did_you_mean(text, _TOPOLOGIES)} "
+            f"Give one of {', '.join(_TOPOLOGIES)}, or a JSON file as Topology.to_json writes it."
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise LayoutError(f"--topology {text}: cannot be read, {error}.") from None
-    return Topology.from_json(content)
+    try:
+        topology = Topology.from_json(content)
+    except LayoutError as error:
+        raise LayoutError(f"--topology {text}: {error}") from None
+    if topology.num_ranks < num_ranks:
+        raise LayoutError(
+            f"--topology {text}: places {topology.num_ranks} ranks, and both sides together have "
+            f"{num_ranks}. Give a file that places all of them, or smaller degrees."
+        )
+    return topology

@@ -15,7 +15,8 @@ from typing import Any
 
 from reshard.cli.arguments import add_json_argument, add_plan_arguments, read_request
 from reshard.cli.console import Steps, seconds_text, show_json, show_lines, show_table
-from reshard.cli.plan import make_document
+from reshard.cli.field_words import words_of
+from reshard.cli.plan import make_document, ranks_text
 from reshard.errors import LayoutError, PlanError
 from reshard.json_file import read_json
 from reshard.plan_summary import FORMAT
@@ -23,7 +24,9 @@ from reshard.plan_text import format_bytes
 
 __all__ = ["Difference", "add_arguments", "differences", "run"]
 
-_OTHERS = {"src": "--from", "dst": "--to", "topology": "--topology"}
+_OTHERS = {"src": "--from", "dst": "--to", "topology": "--topology", "staging": "--staging"}
+# Said by other fields as well.
+_PLANNED_TWICE = ("planned.topology", "planned.staging_bytes")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--other-from", dest="other_src", metavar="DEGREES")
     group.add_argument("--other-to", dest="other_dst", metavar="DEGREES")
     group.add_argument("--other-topology", metavar="WHERE")
+    group.add_argument("--other-staging", metavar="BYTES")
     add_json_argument(parser)
 
 
@@ -59,7 +63,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Compares two plans; returns 1 if they differ."""
     first, second = _documents(arguments)
     found = list(differences(first, second))
-    is_equal = first["digest"] == second["digest"] and not found
+    # What was asked for may be told in two ways, such as by name and by file.
+    is_same = all(each.field.startswith("planned.") for each in found)
+    is_equal = first["digest"] == second["digest"] and is_same
     if arguments.json:
         show_json(
             {
@@ -87,13 +93,15 @@ def _documents(arguments: argparse.Namespace) -> tuple[dict[str, Any], dict[str,
     if not given:
         raise LayoutError(
             "diff: only one plan. Give two files that 'reshard plan --output' wrote, or what the "
-            "second plan has instead: --other-from, --other-to or --other-topology."
+            "second plan has instead: --other-from, --other-to, --other-topology or "
+            "--other-staging."
         )
     other = copy.copy(arguments)
     for name, value in given.items():
         setattr(other, name, value)
     steps = Steps()
-    first, second = (make_document(read_request(each).plan(), steps) for each in (arguments, other))
+    requests = [read_request(each) for each in (arguments, other)]
+    first, second = (make_document(each, each.plan(), steps) for each in requests)
     return first, second
 
 
@@ -123,14 +131,24 @@ def _wrong_fields(document: dict[str, Any]) -> Iterator[str]:
             yield "kinds"
             return
         yield from [f"kinds.{name}" for name, value in each.items() if not _is_shown(name, value)]
+    for name in ("src_ranks", "dst_ranks"):
+        if not _are_runs(document.get(name)):
+            yield name
     for name, value in _flat(document).items():
         if not _is_shown(name, value):
             yield name
 
 
+def _are_runs(value: object) -> bool:
+    """True for first and last of each run of ranks."""
+    return isinstance(value, list) and all(
+        isinstance(run, list) and [type(rank) for rank in run] == [int, int] for run in value
+    )
+
+
 def _is_shown(name: str, value: object) -> bool:
     """True for a number where the name says that one is there."""
-    is_number = name.endswith(("_bytes", "seconds", "_over_mean", "share_of_floor"))
+    is_number = name.endswith(("_bytes", "seconds", "_over_mean", "_of_floor", "_over_floor"))
     return not is_number or value is None or isinstance(value, int | float)
 
 
@@ -169,7 +187,7 @@ def _flat(document: dict[str, Any], prefix: str = "") -> dict[str, Any]:
             continue
         if isinstance(value, dict):
             found |= _flat(value, f"{prefix}{name}.")
-        elif name != "cuts":
+        elif name != "cuts" and f"{prefix}{name}" not in _PLANNED_TWICE:
             found[f"{prefix}{name}"] = value
     return found
 
@@ -182,11 +200,13 @@ def _show(found: list[Difference], first: dict[str, Any], second: dict[str, Any]
     whole = [each for each in found if not each.subject]
     kinds = [each for each in found if each.subject]
     if whole:
-        rows: list[tuple[str, ...]] = [(each.field, *_texts(each), _change(each)) for each in whole]
+        rows: list[tuple[str, ...]] = [
+            (words_of(each.field), *_texts(each), _change(each)) for each in whole
+        ]
         show_table("The plans", ("value", "#first", "#second", "#change"), _visible(rows))
     if kinds:
         rows = [
-            (each.subject, each.field, *_texts(each), _change(each))
+            (each.subject, words_of(each.field), *_texts(each), _change(each))
             for each in kinds
             if not isinstance(each.first or each.second, dict)
         ]
@@ -209,8 +229,11 @@ def _texts(difference: Difference) -> tuple[str, str]:
 def _text(field: str, value: Any) -> str:  # noqa: ANN401 - of a JSON document
     if value is None:
         return "none"
-    if field.endswith("_bytes"):
-        return format_bytes(value)
+    if isinstance(value, list):
+        is_ranks = field in ("src_ranks", "dst_ranks")
+        return ranks_text(value) if is_ranks else ", ".join(map(str, value)) or "none"
+    if field.endswith(("_bytes", "bytes_per_second")):
+        return format_bytes(value) + ("/s" if field.endswith("second") else "")
     if field.endswith("seconds"):
         return seconds_text(value)
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -48,18 +48,18 @@ def run(arguments: argparse.Namespace) -> int:
 def _find(request: Request) -> list[Finding]:
     sides = request.sides
     src, dst = sides.specs()
-    unknown = {*sides.model.unknown_names, *sides.dst_model.unknown_names}
-    names = [parameter.name for parameter in sides.model.parameters if parameter.name in unknown]
+    models = sides.model, sides.dst_model
+    names = dict.fromkeys(name for model in models for name in model.unknown_names)
     findings = lint_specs(src, dst, casts=request.casts, allow_unmatched=request.allow_unmatched)
-    notes = dict.fromkeys((*sides.model.notes, *sides.dst_model.notes))
-    said = [Finding("note", "model", sides.model.name, note) for note in notes]
-    if findings:
+    notes = dict.fromkeys((model.name, note) for model in models for note in model.notes)
+    said = [Finding("note", "model", name, note) for name, note in notes]
+    if any(finding.severity == "error" for finding in findings):
         return [*findings, *lint_names(names), *said]
-    plan, steps = request.plan(), Steps()
+    plan, steps = request.plan((src, dst)), Steps()
     with steps.step("planning and looking"):
         found = plan.lint()
     errors = [finding for finding in found if finding.severity == "error"]
-    return [*errors, *lint_names(names), *found[len(errors) :], *said]
+    return [*errors, *findings, *lint_names(names), *found[len(errors) :], *said]
 
 
 def _show(findings: list[Finding], counts: Counter[str]) -> None:

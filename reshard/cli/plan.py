@@ -1,23 +1,30 @@
 """`reshard plan`: says what moves, how much each rank carries, and how close to the floor that is.
 
-With `--json` or `--output` the document of `Plan.to_json`.
+With `--json` or `--output` the document of `Plan.to_json`, and what was asked for.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 from pathlib import Path
 from typing import Any
 
-from reshard.cli.arguments import add_json_argument, add_plan_arguments, read_request
+from reshard.cli.arguments import (
+    Request,
+    add_json_argument,
+    add_plan_arguments,
+    read_request,
+)
 from reshard.cli.console import Steps, seconds_text, show_facts, show_json, show_lines, show_table
+from reshard.errors import LayoutError
 from reshard.page import make_page
 from reshard.plan import Plan
-from reshard.plan_summary import summarize
+from reshard.plan_summary import FORMAT, summarize
 from reshard.plan_text import format_bytes
 
-__all__ = ["add_arguments", "make_document", "run"]
+__all__ = ["add_arguments", "make_document", "ranks_text", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,8 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Plans, shows the plan and writes the files that were asked for; returns 0."""
     request = read_request(arguments)
+    for option, path in (("--output", arguments.output), ("--html", arguments.html)):
+        if path is not None:
+            _check_writable(option, path)
     plan, steps = request.plan(), Steps()
-    document = make_document(plan, steps)
+    document = make_document(request, plan, steps)
     title = f"{request.sides.model}; {request.sides.src} -> {request.sides.dst}"
     if arguments.html is not None:
         with steps.step("drawing the page"):
@@ -57,13 +67,23 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def make_document(plan: Plan, steps: Steps) -> dict[str, Any]:
-    """Returns the document of a plan, and shows how far it is."""
-    if plan.topology is None:
-        for rank in steps.each("planning each rank", plan.dst_ranks):
-            plan.rank_plan(rank)
+def _check_writable(option: str, path: Path) -> None:
+    """Raises LayoutError for a file that cannot be written, before anything is planned."""
+    if path.is_dir():
+        problem = "is a folder"
+    elif not path.parent.is_dir():
+        problem = f"its folder {path.parent} does not exist"
+    elif not os.access(path if path.exists() else path.parent, os.W_OK):
+        problem = "you may not write there"
+    else:
+        return
+    raise LayoutError(f"{option} {path}: {problem}. Give a file in a folder that you may write to.")
+
+
+def make_document(request: Request, plan: Plan, steps: Steps) -> dict[str, Any]:
+    """Returns the document of a plan with what was asked for, and shows how far it is."""
     with steps.step("adding up loads"):
-        return summarize(plan)
+        return {"format": FORMAT, "planned": request.described(), **summarize(plan)}
 
 
 def _show(document: dict[str, Any], title: str) -> None:
@@ -88,6 +108,7 @@ def _show(document: dict[str, Any], title: str) -> None:
             if row["total_bytes"]
         ],
     )
+    _show_links(document["links"])
     _show_floor(document["floor"])
     _show_prediction(document["prediction"])
 
@@ -110,8 +131,8 @@ def _kinds(document: dict[str, Any]) -> list[tuple[object, ...]]:
 def _facts(document: dict[str, Any]) -> list[tuple[str, object]]:
     schedule, topology = document["schedule"], document["topology"]
     facts: list[tuple[str, object]] = [
-        ("source ranks", _count(document["src_ranks"])),
-        ("destination ranks", _count(document["dst_ranks"])),
+        ("source ranks", ranks_text(document["src_ranks"])),
+        ("destination ranks", ranks_text(document["dst_ranks"])),
         ("moved between ranks", format_bytes(document["moved_bytes"])),
     ]
     if topology is not None:
@@ -135,10 +156,32 @@ def _facts(document: dict[str, Any]) -> list[tuple[str, object]]:
     return [*facts, ("digest", document["digest"][:16])]
 
 
-def _count(runs: list[list[int]]) -> str:
+def ranks_text(runs: list[list[int]]) -> str:
+    """Returns how many ranks there are and which, from the first and last of each run of them."""
     number = sum(last - first + 1 for first, last in runs)
     listed = ", ".join(f"{first} to {last}" for first, last in runs[:4])
     return f"{number} ({listed}{', ...' if len(runs) > 4 else ''})"
+
+
+def _show_links(links: dict[str, Any] | None) -> None:
+    if links is None:
+        return
+    show_table(
+        "Per kind of link",
+        ("", "#in all", "busiest", "#bytes", "#per second", "#time", "#time / floor"),
+        [
+            (
+                name.replace("_", " "),
+                format_bytes(row["total_bytes"]),
+                row["busiest"],
+                format_bytes(row["busiest_bytes"]),
+                f"{format_bytes(row['bytes_per_second'])}/s",
+                seconds_text(row["busy_seconds"]),
+                None if row["time_over_floor"] is None else f"{row['time_over_floor']:.3f}",
+            )
+            for name, row in links.items()
+        ],
+    )
 
 
 def _show_floor(floor: dict[str, Any] | None) -> None:

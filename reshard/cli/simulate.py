@@ -1,6 +1,7 @@
 """`reshard simulate`: executes the plan on small tensors in this process and checks every element.
 
-The small model is cut as the large one is, on as many ranks, with the same topology and hops.
+The small model is cut as the large one is, on as many ranks, with the same topology, and its boxes
+into stripes as those of large tensors.
 Exit code 1 if an element is wrong.
 """
 
@@ -10,7 +11,7 @@ import argparse
 import dataclasses
 from typing import Final
 
-from reshard.cli.arguments import add_json_argument, add_plan_arguments, read_request
+from reshard.cli.arguments import Request, add_json_argument, add_plan_arguments, read_request
 from reshard.cli.console import Steps, seconds_text, show_facts, show_json, show_lines, show_table
 from reshard.plan_text import format_bytes
 from reshard.simulation import Simulation, simulate
@@ -43,7 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Moves and checks; returns 1 if an element is wrong."""
     request = read_request(arguments)
     small = dataclasses.replace(request, sides=request.sides.scaled_down(arguments.layers))
-    plan, steps = small.plan(), Steps()
+    times_larger = _largest(request) // _largest(small)
+    plan, steps = small.plan(times_larger=times_larger), Steps()
     for rank in steps.each("planning each rank", plan.ranks):
         plan.rank_plan(rank)
     with steps.step("moving and checking"):
@@ -58,8 +60,12 @@ def run(arguments: argparse.Namespace) -> int:
                 "num_arrays": found.num_arrays,
                 "num_elements": found.num_elements,
                 "num_wrong_elements": sum(each.num_wrong for each in found.wrong),
-                "moved_bytes_per_hop": list(found.moved_bytes),
-                "copied_bytes": found.copied_bytes,
+                "times_larger": times_larger,
+                "moved_bytes_per_hop": list(found.volumes.moved),
+                "striped_bytes": found.volumes.striped,
+                "exchanged_bytes": found.volumes.exchanged,
+                "relayed_bytes": found.volumes.relayed,
+                "copied_bytes": found.volumes.copied,
                 "move_seconds": found.move_seconds,
                 "check_seconds": found.check_seconds,
                 "wrong_arrays": [dataclasses.asdict(each) for each in found.wrong],
@@ -70,19 +76,29 @@ def run(arguments: argparse.Namespace) -> int:
         parameters = f"{len(small.sides.model.parameters)} parameters"
         size = format_bytes(small.sides.model.nbytes)
         show_lines(f"{small.sides.model.name}: {parameters}, {size}; {sides}", "")
-        _show(found, len(plan.ranks))
+        _show(found, len(plan.ranks), times_larger)
     return 1 if found.wrong else 0
 
 
-def _show(found: Simulation, num_ranks: int) -> None:
+def _largest(request: Request) -> int:
+    """Returns the elements of the largest tensor."""
+    return max([parameter.num_elements for parameter in request.sides.model.parameters], default=1)
+
+
+def _show(found: Simulation, num_ranks: int, times_larger: int) -> None:
+    volumes = found.volumes
     show_facts(
         [
             ("ranks", num_ranks),
+            ("cut as tensors of", f"{times_larger} times the size"),
             *[
                 (f"moved at hop {hop}", format_bytes(nbytes))
-                for hop, nbytes in enumerate(found.moved_bytes)
+                for hop, nbytes in enumerate(volumes.moved)
             ],
-            ("copied in place", format_bytes(found.copied_bytes)),
+            ("in stripes, of hop 0", format_bytes(volumes.striped)),
+            ("passed on inside domains", format_bytes(volumes.exchanged)),
+            ("passed on to other domains", format_bytes(volumes.relayed)),
+            ("copied in place", format_bytes(volumes.copied)),
             ("time to move", seconds_text(found.move_seconds)),
             ("time to check", seconds_text(found.check_seconds)),
         ]

@@ -14,14 +14,15 @@ LAYERS = {
         "errors", "dtypes", "box", "mesh", "placement", "division", "local_boxes", "layout",
         "segmented_layout",
         "form", "tensor_spec", "forms", "patterns", "transfer", "legs", "topology", "padding",
+        "suggestion",
     },
     "planning": {
-        "logical_space", "matching", "holders", "fair_shares", "lines", "delivery", "places",
-        "grid", "sweep", "geometry_plan", "kinds", "supplies", "planner", "reference_planner",
-        "schedule", "spec_codec", "spec_merge",
+        "logical_space", "remedies", "matching", "holders", "fair_shares", "lines", "delivery",
+        "places", "grid", "sweep", "geometry_plan", "kinds", "supplies", "planner",
+        "reference_planner", "schedule", "spec_codec", "spec_merge",
         "box_sets", "shipment", "loads", "needs", "floor", "rounds", "timing", "cluster_view",
-        "imbalance",
-        "explanation", "plan_text", "plan_summary", "lint", "plan",
+        "imbalance", "unevenness", "stream_sums",
+        "explanation", "peer_sums", "plan_text", "plan_summary", "lint", "plan",
     },
     "models": {
         "sharding_rules", "parameter", "model", "model_file", "config_shapes", "json_file",
@@ -47,7 +48,7 @@ LAYERS = {
     "package": {"reshard"},
     "command line": {
         "__main__", "cli", "cli.arguments", "cli.console", "cli.machine_checks", "cli.plan",
-        "cli.explain", "cli.lint", "cli.diff", "cli.simulate", "cli.doctor",
+        "cli.field_words", "cli.explain", "cli.lint", "cli.diff", "cli.simulate", "cli.doctor",
     },
 }  # fmt: skip
 

@@ -30,7 +30,7 @@ def test_pages_show_what_commands_write():
 
 def test_every_command_has_an_example():
     shown = re.findall(r"^\$ reshard (\w+)", PAGE, re.MULTILINE)
-    assert shown == ["plan", "explain", "lint", "diff", "simulate", "doctor"]
+    assert list(dict.fromkeys(shown)) == ["plan", "explain", "lint", "diff", "simulate", "doctor"]
 
 
 def fields_of(document):

@@ -48,7 +48,7 @@ def tiny_model(**changes: Any) -> Model:
             Parameter(f"{prefix}.self_attn.o_proj.weight", (32, 64), "bfloat16", "row", layer),
         ]
     fields = {"trainer": "pp2,dp2", "generator": "tp4"} | changes
-    return Model("tiny", fields.pop("parameters", parameters), 2, **fields)
+    return Model(fields.pop("name", "tiny"), fields.pop("parameters", parameters), 2, **fields)
 
 
 def write_model(folder: Path, **changes: Any) -> Path:

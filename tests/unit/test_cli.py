@@ -66,10 +66,18 @@ def test_help_names_every_command_with_a_summary(capsys):
         (("plan", "{model}", "--staging", "1KiB"), "is too small for"),
         (("plan", "{model}", "--cast", "float32"), "--cast float32: not two dtypes"),
         (("plan", "{model}", "--cast", "float33:bfloat16"), "dtype 'float33' is unknown"),
-        (("plan", "{model}", "--output", "{folder}/no/plan.json"), "No such file"),
+        (("plan", "{model}", "--output", "{folder}/no/plan.json"), "no does not exist. Give"),
+        (("plan", "{model}", "--html", "{folder}"), "--html {folder}: is a folder"),
+        (("plan", "deepseek-v4"), "Did you mean 'deepseek-v3'?"),
+        (("plan", "{model}", "--topology", "dgx-h10"), "Did you mean 'dgx-h100'?"),
+        (("plan", "{model}", "--topology", "{model}"), "{model}: topology: not an"),
+        (("plan", "{model}", "--from", "tpp2"), "Did you mean 'tp'?"),
+        (("explain", "{model}", "model.norm.weight", "0"), "mean 'model."),
         (("explain", "{model}", "nobody", "0"), "no tensor of this plan is called 'nobody'"),
         (("explain", "{model}", "model.embed_tokens.weight", "99"), "no rank of this plan is 99"),
         (("explain", "{model}", "model.embed_tokens.weight", "x"), "invalid int value: 'x'"),
+        (("explain", "{model}", "nobody"), "no rank was given, and 'nobody' is none"),
+        (("explain", "{model}", "99"), "no rank of this plan is 99"),
         (("diff", "{model}"), "only one plan"),
         (("diff", "{model}", "{model}"), "no plan of format"),
         (("diff", "{model}", "{model}", "--other-to", "tp2"), "--other-to has no meaning"),
@@ -81,7 +89,7 @@ def test_what_cannot_be_done_is_said_in_one_line(arguments, message, capsys, tmp
     places = {"model": model, "folder": tmp_path}
     done = call(capsys, *[text.format(**places) for text in arguments])
     assert done.code == 2
-    assert message in done.err
+    assert message.format(**places) in done.err
     assert done.err.startswith("reshard")
     assert done.err.count("\n") == 1
     assert "Traceback" not in done.err
@@ -119,6 +127,25 @@ def test_topologies_by_name_and_from_files(tmp_path):
     assert read_topology("gb200-nvl72:64", 128) == racks
     (tmp_path / "racks.json").write_text(racks.to_json())
     assert read_topology(str(tmp_path / "racks.json"), 128) == racks
+
+
+def test_a_topology_file_places_all_ranks(tmp_path):
+    path = tmp_path / "few.json"
+    path.write_text(Topology.one_host(3).to_json())
+    with pytest.raises(LayoutError, match=r"few.json: places 3 ranks, .* have 8"):
+        read_topology(str(path), 8)
+
+
+def test_files_are_checked_before_anything_is_planned(monkeypatch, capsys, tmp_path):
+    def planned(request):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("reshard.cli.arguments.Request.plan", planned)
+    for option in ("--output", "--html"):
+        path = tmp_path / "no" / "file"
+        done = call(capsys, "plan", write_model(tmp_path), option, path)
+        assert (done.code, done.err.partition(":")[0]) == (2, "reshard")
+        assert f"{option} {path}: its folder" in done.err
 
 
 @pytest.mark.parametrize(

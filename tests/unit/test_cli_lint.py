@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from helpers.command_line import call, tiny_model, write_model
 
+from reshard.parameter import Parameter
+
 
 @pytest.fixture
 def model(tmp_path):
@@ -47,6 +49,14 @@ def test_other_commands_count_them_in_one_line(model, capsys, tmp_path):
     assert "6 names pair up, 2 problems. 'reshard lint' with the same arguments" in done.err
 
 
+def test_other_commands_name_the_only_one(model, capsys, tmp_path):
+    allowed = ["--allow-unmatched", "surprise.*"]
+    done = call(capsys, "plan", model, "--to-model", other_model(tmp_path), *allowed)
+    assert done.code == 2
+    assert done.err.count("\n") == 1
+    assert "1 problem: model.layers.1.self_attn.o_proj.weight: no destination takes" in done.err
+
+
 def test_document(model, capsys, tmp_path):
     done = call(capsys, "lint", model, "--to-model", other_model(tmp_path), "--json")
     document = done.document
@@ -63,6 +73,19 @@ def test_names_may_be_allowed(model, capsys, tmp_path):
     allowed = ["--allow-unmatched", "surprise.*", "--allow-unmatched", "*.1.self_attn.o_proj.*"]
     done = call(capsys, "lint", model, "--to-model", other_model(tmp_path), *allowed)
     assert done.code == 0
+
+
+def test_rules_that_apply_to_nothing_are_warnings(capsys, tmp_path):
+    large = Parameter("w.weight", (4096, 64), "bfloat16", "vocab", "first")
+    arguments = ["lint", write_model(tmp_path, parameters=(large,)), "--from", "tp2", "--to", "tp2"]
+    given = ["--allow-unmatched", "x.*", "--cast", "float32:float16"]
+    document = call(capsys, *arguments, *given, "--json").document
+    assert [(f["severity"], f["code"], f["subject"]) for f in document["findings"]] == [
+        ("warning", "idle-rule", "float32 to float16"),
+        ("warning", "idle-rule", "x.*"),
+    ]
+    assert call(capsys, *arguments, *given).code == 0
+    assert call(capsys, *arguments, *given, "--strict").code == 1
 
 
 def test_parameters_that_no_rule_knows(capsys, tmp_path):
@@ -86,6 +109,25 @@ def test_what_a_model_notes_is_said(capsys, tmp_path):
     ).document
     (finding,) = [f for f in document["findings"] if f["code"] == "model"]
     assert (finding["severity"], finding["message"]) == ("note", "sizes disagree")
+
+
+def test_what_the_models_note_is_said_of_the_one_that_notes_it(capsys, tmp_path):
+    (tmp_path / "other").mkdir()
+    unknown = "model.layers.1.self_attn.o_proj.weight"
+    surprise = Parameter("surprise.weight", (4, 4), "bfloat16", "replicated", "last")
+    other = write_model(
+        tmp_path / "other",
+        notes=["sizes disagree"],
+        name="engine",
+        unknown_names=[unknown, "surprise.weight"],
+        parameters=[*tiny_model().parameters, surprise],
+    )
+    arguments = ["--to-model", other, "--allow-unmatched", "surprise.*", "--json"]
+    document = call(capsys, "lint", write_model(tmp_path), *arguments).document
+    (finding,) = [f for f in document["findings"] if f["code"] == "model"]
+    assert (finding["subject"], finding["message"]) == ("engine", "sizes disagree")
+    unknown = [f["subject"] for f in document["findings"] if f["code"] == "unknown-rule"]
+    assert unknown == ["model.layers.*.self_attn.o_proj.weight", "surprise.weight"]
 
 
 def test_nothing_found(capsys, tmp_path):

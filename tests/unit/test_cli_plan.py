@@ -11,7 +11,11 @@ from helpers.command_line import call, write_model
 FIELDS = {
     *("format", "digest", "num_tensors", "src_ranks", "dst_ranks", "topology", "num_hops"),
     *("moved_bytes", "crossing_bytes", "schedule", "kinds", "loads", "sums", "floor"),
-    "prediction",
+    *("links", "prediction", "planned"),
+}
+LINK_FIELDS = {
+    *("total_bytes", "busiest", "busiest_bytes", "bytes_per_second", "busy_seconds"),
+    "time_over_floor",
 }
 KIND_FIELDS = {
     *("name", "num_tensors", "tensor_bytes", "src", "dst", "num_geometries", "wire_dtype"),
@@ -84,6 +88,44 @@ def test_document(model, capsys):
     assert document["dst_ranks"] == [[4, 7]]
 
 
+def test_the_document_says_what_was_planned(model, capsys):
+    arguments = ["--topology", "dgx-h100", "--staging", "32MiB", "--cast", "float32:bfloat16"]
+    done = call(capsys, "plan", model, *arguments, "--allow-unmatched", "x.*", "--json")
+    assert done.document["planned"] == {
+        "model": "tiny",
+        "to_model": "tiny",
+        "from": "pp2,dp2",
+        "to": "tp4",
+        "is_colocated": False,
+        "casts": ["float32:bfloat16"],
+        "allow_unmatched": ["x.*"],
+        "topology": "dgx-h100",
+        "staging_bytes": 32 << 20,
+    }
+
+
+def test_loads_per_kind_of_link(model, capsys):
+    arguments = ["plan", model, "--topology", "gb200-nvl72:4"]
+    document = call(capsys, *arguments, "--json").document
+    loads, links = document["loads"], document["links"]
+    assert set(links) == {"inside_domains", "network_cards"}
+    assert all(set(row) == LINK_FIELDS for row in links.values())
+    for name, prefix in (("inside_domains", "link"), ("network_cards", "network")):
+        sent, received = loads[f"{prefix}_sent_bytes"], loads[f"{prefix}_received_bytes"]
+        assert links[name]["total_bytes"] == sum(sent) == sum(received) > 0
+        assert links[name]["busiest_bytes"] == max(sent + received)
+        assert links[name]["busiest"].endswith(f"rank {links[name]['busiest'].split()[-1]}")
+        seconds = links[name]["busiest_bytes"] / links[name]["bytes_per_second"]
+        assert links[name]["busy_seconds"] == pytest.approx(seconds)
+        over = seconds / document["floor"]["seconds"]
+        assert links[name]["time_over_floor"] == pytest.approx(over)
+    assert links["network_cards"]["bytes_per_second"] == 50e9
+    table = call(capsys, *arguments).out
+    assert "Per kind of link" in table
+    assert any(line.startswith("network cards  ") for line in table.splitlines())
+    assert call(capsys, "plan", model, "--json").document["links"] is None
+
+
 def test_a_file_holds_the_same_document(model, capsys, tmp_path):
     path = tmp_path / "plan.json"
     done = call(capsys, "plan", model, "--json", "--output", path)
@@ -129,7 +171,7 @@ def test_explain(model, capsys):
 def test_explain_as_a_document(model, capsys):
     name = "model.layers.1.self_attn.q_proj.weight"
     document = call(capsys, "explain", model, name, 5, "--json").document
-    assert set(document) == {"name", "rank", "digest", "tensors"}
+    assert set(document) == {"name", "rank", "digest", "tensors", "peers", "totals"}
     (tensor,) = document["tensors"]
     assert set(tensor) == {"name", "dims", "wire_dtype", "src", "dst", "sends", "receives"}
     assert tensor["src"]["holds"] == []
@@ -137,10 +179,43 @@ def test_explain_as_a_document(model, capsys):
     assert sum(move["bytes"] for move in tensor["receives"]) == 16 * 32 * 2
     for move in tensor["receives"]:
         assert set(move) == {
-            *("start", "stop", "peer", "is_local", "hop", "bytes", "num_holders", "why"),
+            *("start", "stop", "peer", "is_local", "link", "hop", "bytes", "num_holders", "why"),
         }
         assert move["peer"] in (2, 3)
         assert move["num_holders"] == 2
+
+
+def test_explain_says_over_which_link(model, capsys):
+    arguments = ["explain", model, "model.layers.1.self_attn.q_proj.weight", 5]
+    alone = call(capsys, *arguments)
+    assert "over the network" not in alone.out
+    assert "inside the domain" not in alone.out
+    done = call(capsys, *arguments, "--topology", "dgx-h100")
+    assert "from rank 2 inside the domain; rank 2 is" in done.out
+    far = call(capsys, *arguments, "--topology", "gb200-nvl72:4")
+    assert "from rank 2 over the network; rank 2 is" in far.out
+
+
+def test_explain_of_a_rank_alone_adds_up_all_tensors(model, capsys):
+    arguments = ["explain", model, 5, "--topology", "gb200-nvl72:4"]
+    document = call(capsys, *arguments, "--json").document
+    assert (document["name"], document["tensors"]) == (None, [])
+    received = [each for each in document["totals"] if each["verb"] == "receives"]
+    # tp4 of the tiny model: a quarter of six tensors, and the whole of two.
+    nbytes = 2 * (64 * 32 * 5 // 4 + 2 * 32)
+    assert [each["bytes"] for each in received if each["link"] is None] == [nbytes]
+    assert [each["num_tensors"] for each in received if each["link"] is None] == [7]
+    assert sum(p["bytes"] for p in document["peers"] if p["verb"] == "receives") == nbytes
+    assert {(each["peer"] < 4, each["link"]) for each in document["peers"]} <= {
+        *((True, "network"), (False, "inside the domain")),
+    }
+    table = call(capsys, *arguments).out
+    assert "Rank 5 by peer" in table
+    rows = [line.split() for line in table[table.index("In all") :].splitlines()]
+    assert [row[1] for row in rows if row[:1] == ["receives"]] == ["network", "inside", "all"]
+    far = call(capsys, "explain", model, 1, "--topology", "gb200-nvl72:4").out
+    rows = [line.split() for line in far[far.index("In all") :].splitlines()]
+    assert [row[1] for row in rows if row[:1] == ["sends"]] == ["network"]
 
 
 @pytest.mark.parametrize("family", ["qwen3_moe", "deepseek_v3"])

@@ -6,6 +6,7 @@ import pytest
 from helpers.command_line import call, write_model
 
 from reshard import simulation
+from reshard.parameter import Parameter
 
 
 @pytest.fixture
@@ -26,10 +27,25 @@ def test_document(model, capsys):
     assert set(done.document) == {
         *("model", "model_bytes", "num_ranks", "digest", "num_arrays", "num_elements"),
         *("num_wrong_elements", "moved_bytes_per_hop", "copied_bytes", "move_seconds"),
-        *("check_seconds", "wrong_arrays"),
+        *("check_seconds", "wrong_arrays", "times_larger"),
+        *("striped_bytes", "exchanged_bytes", "relayed_bytes"),
     }
     assert done.document["num_ranks"] == 8
     assert done.document["num_wrong_elements"] == 0
+
+
+def test_boxes_are_cut_as_those_of_the_large_model(capsys, tmp_path):
+    large = Parameter("model.embed_tokens.weight", (1 << 16, 64), "bfloat16", "vocab", "first")
+    model = write_model(tmp_path, parameters=[large])
+    arguments = ["--from", "dp4", "--to", "dp4", "--topology", "gb200-nvl72:4", "--layers", 2]
+    document = call(capsys, "simulate", model, *arguments, "--json").document
+    assert document["num_wrong_elements"] == 0
+    assert document["times_larger"] == large.nbytes // document["model_bytes"]
+    nbytes = document["model_bytes"]
+    assert document["striped_bytes"] == document["moved_bytes_per_hop"][0] == nbytes
+    assert document["exchanged_bytes"] == 3 * nbytes
+    assert document["relayed_bytes"] == 0
+    assert "passed on inside domains" in call(capsys, "simulate", model, *arguments).out
 
 
 def test_a_wrong_element_is_named_and_fails(model, capsys, monkeypatch):

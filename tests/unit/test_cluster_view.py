@@ -10,14 +10,14 @@ R = Replicate()
 NUM_LAYERS = 8
 
 
-def plan_of(topology, dtype="bfloat16", staging_bytes=64 << 20):
+def plan_of(topology, dtype="bfloat16", staging_bytes=64 << 20, **options):
     src = Layout(Mesh.of(fsdp=8), (Shard(0),))
     dst = Layout(Mesh.of(dp=2, tp=8), (R, Shard(1))).shifted(8)
     sides = [
         [TensorSpec(f"w{i}", (4096, 4096), dtype, layout) for i in range(NUM_LAYERS)]
         for layout in (src, dst)
     ]
-    return make_plan(*sides, topology=topology, staging_bytes=staging_bytes)
+    return make_plan(*sides, topology=topology, staging_bytes=staging_bytes, **options)
 
 
 def test_each_byte_enters_each_domain_once_and_cards_of_all_hosts_share_the_sending():
@@ -28,6 +28,12 @@ def test_each_byte_enters_each_domain_once_and_cards_of_all_hosts_share_the_send
     # The trainer's domain would be busy twice as long if it served both domains itself.
     assert view.busy_seconds <= 1.01 * view.floor.seconds
     assert view.direct.busy_seconds > 1.9 * view.prediction.busy_seconds
+
+
+def test_what_tensors_stand_for_does_not_move():
+    plain, larger = (plan_of(Topology.dgx_h100(24), times_larger=n).view for n in (1, 5))
+    assert plain.floor == larger.floor
+    assert plain.loads.delivered == larger.loads.delivered
 
 
 def test_a_prediction_is_never_below_the_floor():

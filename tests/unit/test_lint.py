@@ -66,6 +66,36 @@ def test_doubled_names_shapes_and_missing_casts_are_mismatches():
     assert "no cast rule" in finding.message
 
 
+def test_tensors_that_one_cast_would_let_through_are_one_finding():
+    src = [spec(f"l.{i}.w") for i in range(9)] + [spec("v", dtype="float16")]
+    dst = [spec(f"l.{i}.w", dtype="bfloat16") for i in range(9)] + [spec("v", dtype="bfloat16")]
+    first, second = lint_specs(src, dst)
+    assert (first.code, first.subject, second.subject) == ("mismatch", "l.0.w", "v")
+    assert first.message.endswith("The same holds for 8 tensors like it.")
+    assert "like it" not in second.message
+
+
+def test_rules_that_apply_to_nothing():
+    src, dst = [spec("v"), spec("w")], [spec("w", dtype="bfloat16")]
+    given = {"casts": [("float32", "bfloat16")], "allow_unmatched": ["v"]}
+    assert lint_specs(src, dst, **given) == []
+    given["casts"].append(("float16", "bfloat16"))
+    given["allow_unmatched"] += ["w", "x.*"]  # w has a partner, so it needs no leave
+    found = lint_specs(src, dst, **given)
+    assert [(f.severity, f.code, f.subject) for f in found] == [
+        ("warning", "idle-rule", "float16 to bfloat16"),
+        ("warning", "idle-rule", "w"),
+        ("warning", "idle-rule", "x.*"),
+    ]
+
+
+def test_a_rule_that_a_refused_tensor_needs_is_not_idle():
+    found = lint_specs(
+        [spec()], [spec(dtype="bfloat16", shape=(4, 4))], casts=[("float32", "bfloat16")]
+    )
+    assert [f.code for f in found] == ["mismatch"]
+
+
 def test_nothing_to_move_is_an_error():
     assert lint_specs([], []) == [Finding("error", "mismatch", "", "there is no tensor to move.")]
 
@@ -180,6 +210,18 @@ def test_uneven_layouts_are_notes():
     findings = found(plan_of(spec(layout=uneven), spec(layout=COLUMNS)), "imbalance")
     assert [(f.severity, f.subject) for f in findings] == [("note", "rank 0")]
     assert "uneven" in findings[0].message
+
+
+def test_dims_that_do_not_divide():
+    five = Layout(Mesh.of(x=5), (Shard(0),))
+    src = [spec(f"l.{i}.w", layout=five) for i in range(3)]
+    dst = [spec(f"l.{i}.w").shifted(5) for i in range(3)]
+    (finding,) = [f for f in make_plan(src, dst).lint() if f.code == "uneven"]
+    assert (finding.severity, finding.subject) == ("note", "l.*.w")
+    assert finding.message.startswith("the source cuts the 512 indices of dim 0 into 5 parts")
+    assert "the largest share is 103, the smallest 100 (chunk). Tensors like it: 3." in (
+        finding.message
+    )
 
 
 def test_ranks_that_pass_on_what_they_received():

@@ -195,7 +195,15 @@ def test_types_are_equal_or_a_rule_says_how():
 def test_the_narrower_type_is_on_the_wire(src, dst, wire):
     (pair,) = match([spec("a", dtype=src)], [spec("a", dtype=dst)], casts=[(src, dst)])
     assert str(pair.wire_dtype) == wire
-    assert pair.geometry.itemsize == DType.of(wire).itemsize
+    assert pair.geometry.counted_bytes == DType.of(wire).itemsize
+
+
+def test_tensors_may_stand_for_larger_ones():
+    (pair,) = match([spec("a", dtype="float32")], [spec("a", dtype="float32")], times_larger=3)
+    assert pair.geometry.counted_bytes == 12
+    for wrong in (0, -1, 1.5, True, "2"):
+        with pytest.raises(PlanError, match="is not a whole number from 1 on"):
+            match([spec("a")], [spec("a")], times_larger=wrong)
 
 
 @pytest.mark.parametrize(

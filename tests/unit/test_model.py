@@ -71,6 +71,15 @@ def test_sizes_of_models():
     )
 
 
+@pytest.mark.parametrize(
+    ("shape", "text"),
+    [((3,), "3 elements, 6 B"), ((2000,), "2.0 k elements, 4.0 kB"), ((1200, 1000), "1.2 M ele")],
+)
+def test_small_models_say_their_size_in_units_that_suit_it(shape, text):
+    model = Model("m", (Parameter("w", shape, "bfloat16", "replicated", "first"),), 0)
+    assert str(model).startswith(f"m: 1 parameters in 0 layers, {text}")
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_json_gives_a_model_back_and_is_short(name, tmp_path):
     for experts in ("stacked", "separate"):

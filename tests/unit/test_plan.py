@@ -338,3 +338,29 @@ def test_streams_of_a_cast_count_what_travels_at_each_hop(cast):
 def test_a_topology_that_lacks_ranks_is_refused():
     with pytest.raises(PlanError, match="topology"):
         make_plan([replicas(1)], [replicas(4).shifted(1)], topology=in_domains(0, 1, 1)).check()
+
+
+def test_a_small_tensor_can_be_planned_as_the_large_one_that_it_stands_for():
+    """Stripes are the same but for their scale, and the digest tells the plans apart."""
+    factor, topology = 1 << 10, Topology.dgx_h100(24)
+
+    def plan_of(length, **options):
+        src = TensorSpec("w", (length,), "float32", Layout.replicated(Mesh.of(x=3)))
+        dst = TensorSpec("w", (length,), "float32", Layout.replicated(Mesh.of(x=12))).shifted(8)
+        return make_plan([src], [dst], topology=topology, **options)
+
+    def moves(plan, scale):
+        return sorted((t.src_rank, t.dst_rank, t.start[0] * scale, t.hop) for t in plan.transfers())
+
+    small, large = plan_of(512), plan_of(512 * factor)
+    stand_in = plan_of(512, times_larger=factor)
+    assert len(moves(large, 1)) > len(moves(small, factor))
+    assert [m[:2] + m[3:] for m in moves(stand_in, factor)] == [
+        m[:2] + m[3:] for m in moves(large, 1)
+    ]
+    assert all(
+        abs(a[2] - b[2]) <= factor
+        for a, b in zip(moves(stand_in, factor), moves(large, 1), strict=True)
+    )
+    assert plan_of(512, times_larger=1).digest == small.digest != stand_in.digest
+    stand_in.check()

@@ -57,9 +57,42 @@ def test_hops_are_carried_out_and_counted():
     plan = plan_of(topology=topology)
     found = simulate(plan)
     assert found.wrong == ()
-    assert len(found.moved_bytes) == plan.num_hops > 1
-    assert sum(found.moved_bytes) == 2 * 7 * 5 * 4 * 2
-    assert found.copied_bytes == 0
+    assert len(found.volumes.moved) == plan.num_hops > 1
+    assert sum(found.volumes.moved) == 2 * 7 * 5 * 4 * 2
+    assert found.volumes.copied == 0
+
+
+# Ranks 0 and 1 hold all, and one card serves both; in each of three domains four ranks want it.
+HOSTS = (0, 0, *[1 + rank // 4 for rank in range(12)])
+
+
+def test_small_tensors_are_cut_as_the_large_ones_that_they_stand_for():
+    both = Layout.replicated(Mesh.of(x=2))
+    engines = Layout.replicated(Mesh.of(x=12))
+    topology = Topology(HOSTS, HOSTS, 1, 1.0, 1e9)
+
+    def found(times_larger):
+        plan = make_plan(
+            [TensorSpec("w", (64, 2), "float32", both)],
+            [TensorSpec("w", (64, 2), "float32", engines).shifted(2)],
+            topology=topology,
+            times_larger=times_larger,
+        )
+        simulated = simulate(plan)
+        assert simulated.wrong == ()
+        return simulated.volumes
+
+    small, large = found(1), found(1 << 20)
+    nbytes = 64 * 2 * 4
+    assert small.striped == 0
+    assert large.striped > 0
+    for volumes in (small, large):
+        # Each domain gets one copy from outside, and its other three ranks get theirs inside it.
+        assert volumes.exchanged == 3 * 3 * nbytes
+        assert volumes.relayed + volumes.moved[0] == 3 * nbytes
+        assert sum(volumes.moved[1:]) == volumes.exchanged + volumes.relayed
+    assert large.relayed > 0
+    assert large.striped == large.moved[0]
 
 
 def test_what_is_expected_is_what_another_oracle_expects(monkeypatch):

@@ -25,6 +25,19 @@ def leg(peer, start, stop, copy, hop=0, src_copy=0):
 HALVES = Layout(Mesh.of(x=2), (Shard(0),))
 
 
+def test_boxes_are_shared_out_as_those_that_they_stand_for():
+    both = BoxLayout({rank: Box((0,), (64,)) for rank in (0, 1)})
+    src = TensorSpec("w", (64,), DType.UINT8, both)
+    dst = TensorSpec("w", (64,), DType.UINT8, BoxLayout({2: Box((0,), (64,))}))
+
+    def num_holders(times_larger):
+        (pair,) = match([src], [dst], times_larger=times_larger)
+        return len({leg.peer for leg in SweepPlan(pair.geometry).takes(0).of(0).receives})
+
+    assert num_holders(1) == 1
+    assert num_holders(1 << 11) == 2
+
+
 def test_holders_are_listed_per_distinct_box():
     layout = BoxLayout({0: Box((0,), (4,)), 5: Box((0,), (4,)), 7: Box((4,), (4,))})
     _, geometry = sweep(layout, HALVES.shifted(20))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reshard.loads import Loads
-from reshard.timing import Platform, busiest_link, predict, predict_gather_and_broadcast
+from reshard.timing import Platform, busiest_link, link_loads, predict, predict_gather_and_broadcast
 from reshard.topology import Topology
 
 # Rank 0 is in one domain, ranks 1 and 2 in another; cards of 10 and links of 100 bytes a second.
@@ -37,6 +37,17 @@ def test_a_platform_reaches_a_part_of_the_rates():
     both = loads(network_sent=(100, 0, 0), link_sent=(0, 0, 720))
     assert busiest_link(both, TOPOLOGY, PLATFORM)[0] == 10.0
     assert busiest_link(loads(link_sent=(0, 0, 720)), TOPOLOGY, PLATFORM)[0] == 9.0
+
+
+def test_every_rank_has_links_and_cards_both_ways():
+    each = list(link_loads(loads(network_received=(0, 100, 0), link_sent=(0, 0, 7)), TOPOLOGY))
+    assert len(each) == 4 * 3
+    moving = [(load.is_network, load.name, load.nbytes) for load in each if load.nbytes]
+    assert moving == [
+        (False, "link into rank 0", 7),
+        (True, "card into rank 1", 100),
+        (False, "link out of rank 2", 7),
+    ]
 
 
 def test_nothing_takes_no_time():
