@@ -27,6 +27,7 @@ from reshard.verification import Verifier
 __all__ = ["Session"]
 
 _GAVE_UP = b""
+_NOT_YET, _CONNECTED = b"", b"c"
 _CAUSE_S = 2.0
 _HUB_CAUSE_S = 0.02
 _SHORTEST_RUN_S = 1e-3
@@ -150,15 +151,34 @@ class Session:
             )
         try:
             exchange.exchange("listening", b"", timeout_s=_left(deadline))
-            if self._communicator is not None:
-                # The deadline may be over already, but connecting takes no limit of 0.
-                self._communicator.connect(
-                    max(_left(deadline), _SHORTEST_RUN_S), while_waiting=while_waiting
-                )
-            exchange.exchange("connected", b"", timeout_s=_left(deadline))
+            self._connect_peers(exchange, deadline, while_waiting)
         except BaseException:
             self.close()
             raise
+
+    def _connect_peers(
+        self, exchange: Exchange, deadline: float, while_waiting: Callable[[], None] | None
+    ) -> None:
+        """Connects this process, and waits until all are connected.
+
+        Whoever has to wait tells the others so again and again: in the same exchange it hears that
+        one of them failed and will never come.
+        """
+
+        def has_everybody(word: bytes) -> bool:
+            return all(exchange.exchange("connected", word, timeout_s=_left(deadline)))
+
+        def wait() -> None:
+            if while_waiting is not None:
+                while_waiting()
+            has_everybody(_NOT_YET)
+
+        if self._communicator is not None:
+            # The deadline may be over already, but connecting takes no limit of 0.
+            limit = max(_left(deadline), _SHORTEST_RUN_S)
+            self._communicator.connect(limit, while_waiting=wait)
+        while not has_everybody(_CONNECTED):
+            pass
 
     def refit(
         self,

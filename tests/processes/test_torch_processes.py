@@ -306,7 +306,7 @@ def test_g1_killed_engine_is_reported_on_all_others(tmp_path: Path) -> None:
             assert group.expect(process, START_S) == "ready"
         group.signal(2, signal.SIGKILL)
         for process in (0, 1):
-            outcome = group.wait(process)
+            outcome = group.wait(process, START_S)
             assert outcome.is_success, outcome
             assert "destination" in outcome.value or "rank 2" in outcome.value
 
