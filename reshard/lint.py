@@ -18,12 +18,11 @@ from reshard.matching import Casts, Matching, find_pairs
 from reshard.plan_summary import kind_of_name
 from reshard.plan_text import format_bytes
 from reshard.tensor_spec import TensorSpec
+from reshard.timing import POSTING
+from reshard.unevenness import uneven_dims
 
 if TYPE_CHECKING:
     from reshard.plan import Plan
-
-from reshard.timing import POSTING
-from reshard.unevenness import uneven_dims
 
 __all__ = ["SMALL_MESSAGE_BYTES", "Finding", "lint", "lint_names", "lint_specs"]
 
@@ -264,10 +263,7 @@ def _uneven(plan: Plan) -> Iterator[Finding]:
     """Dims that do not divide evenly, by kind of tensor."""
     sides = (
         ("source", [pair.src for pair in plan.pairs]),
-        (
-            "destination",
-            [pair.dst for pair in plan.pairs],
-        ),
+        ("destination", [pair.dst for pair in plan.pairs]),
     )
     for side, specs in sides:
         distinct = {id(spec): spec for spec in specs}.values()
@@ -304,11 +300,14 @@ def _staging(plan: Plan) -> Iterator[Finding]:
 
 def _unbalanced(plan: Plan) -> Iterator[Finding]:
     for found in imbalances(plan):
-        verb = "sends" if found.side == "source" else "receives"
+        is_source = found.side == "source"
+        verb = "sends" if is_source else "receives"
         reason = (
             "It also stores that much more, so the layouts are uneven."
             if found.is_of_layout
-            else "The layouts are even, so this is how the planner chose holders."
+            else "It stores no more than they do, but more is wanted of what it alone holds."
+            if is_source
+            else "It stores no more than they do, but held less of it before."
         )
         yield Finding(
             "note" if found.is_of_layout else "warning",
