@@ -5,6 +5,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
+# Where it is set, every start of a program would compile all that it imports anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # The Python that makes the virtual environments (3.11 or newer).
 PYTHON ?= python3
 
@@ -88,9 +91,12 @@ setup: .venv/.requirements ## Make the development environment
 build: .venv/.built ## Build the native library, editable
 build: setup
 
+# Tests that start processes run on one of them, one after the other; the others share the rest.
+WORKERS ?= 2
+
 .PHONY: test test-unit test-processes
 test: build native-test ## Run all tests that need no GPU
-	@RESHARD_REQUIRE=torch,jax $(BIN)/python -m pytest
+	@RESHARD_REQUIRE=torch,jax $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 test-unit: build ## Run the tests of single modules, and the laws over random layouts
 	@$(BIN)/python -m pytest tests/unit tests/property tests/architecture tests/abi
