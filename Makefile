@@ -38,16 +38,17 @@ demo: ## Refit a PyTorch engine from a JAX trainer
 demo: .venv-trainer/.reshard .venv-engine/.reshard $(CHECKPOINT)/model.safetensors
 	@.venv-trainer/bin/python examples/grpo/demo.py --port $(PORT)
 
+# --no-compile: the demo uses a part of these packages, which the first start compiles.
 .venv-trainer/.requirements: examples/grpo/requirements-trainer.txt | check-python
 	@echo "setting up .venv-trainer (JAX, Tunix; 1.7 GB, about a minute)"
 	@test -x .venv-trainer/bin/pip || $(PYTHON) -m venv .venv-trainer
-	@.venv-trainer/bin/pip install -qq -r $<
+	@.venv-trainer/bin/pip install -qq --no-compile -r $<
 	@touch $@
 
 .venv-engine/.requirements: examples/grpo/requirements-engine.txt | check-python
 	@echo "setting up .venv-engine (PyTorch, transformers; 1.2 GB or more, about a minute)"
 	@test -x .venv-engine/bin/pip || $(PYTHON) -m venv .venv-engine
-	@.venv-engine/bin/pip install -qq -r $<
+	@.venv-engine/bin/pip install -qq --no-compile -r $<
 	@touch $@
 
 # One wheel for both environments.
