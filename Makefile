@@ -5,6 +5,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
+# Where it is set, every start of a program would compile all that it imports anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # The Python that makes the virtual environments (3.11 or newer).
 PYTHON ?= python3
 
@@ -35,16 +38,17 @@ demo: ## Refit a PyTorch engine from a JAX trainer
 demo: .venv-trainer/.reshard .venv-engine/.reshard $(CHECKPOINT)/model.safetensors
 	@.venv-trainer/bin/python examples/grpo/demo.py --port $(PORT)
 
+# --no-compile: the demo uses a part of these packages, which the first start compiles.
 .venv-trainer/.requirements: examples/grpo/requirements-trainer.txt | check-python
 	@echo "setting up .venv-trainer (JAX, Tunix; 1.7 GB, about a minute)"
 	@test -x .venv-trainer/bin/pip || $(PYTHON) -m venv .venv-trainer
-	@.venv-trainer/bin/pip install -qq -r $<
+	@.venv-trainer/bin/pip install -qq --no-compile -r $<
 	@touch $@
 
 .venv-engine/.requirements: examples/grpo/requirements-engine.txt | check-python
 	@echo "setting up .venv-engine (PyTorch, transformers; 1.2 GB or more, about a minute)"
 	@test -x .venv-engine/bin/pip || $(PYTHON) -m venv .venv-engine
-	@.venv-engine/bin/pip install -qq -r $<
+	@.venv-engine/bin/pip install -qq --no-compile -r $<
 	@touch $@
 
 # One wheel for both environments.
@@ -88,9 +92,12 @@ setup: .venv/.requirements ## Make the development environment
 build: .venv/.built ## Build the native library, editable
 build: setup
 
+# Tests that start processes run on one of them, one after the other; the others share the rest.
+WORKERS ?= 2
+
 .PHONY: test test-unit test-processes
 test: build native-test ## Run all tests that need no GPU
-	@RESHARD_REQUIRE=torch,jax $(BIN)/python -m pytest
+	@RESHARD_REQUIRE=torch,jax $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 test-unit: build ## Run the tests of single modules, and the laws over random layouts
 	@$(BIN)/python -m pytest tests/unit tests/property tests/architecture tests/abi

@@ -47,6 +47,20 @@ def pytest_configure(config: pytest.Config) -> None:
             ) from error
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keeps together what `-n` must not spread over its workers.
+
+    Tests that start processes come one after the other, as their limits suppose a machine that is
+    theirs but for one other worker. All others stay with their module, which made fixtures once.
+    """
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            starts_processes = item.get_closest_marker("processes") is not None
+            group = "processes" if starts_processes else item.path.stem
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]

@@ -7,18 +7,26 @@ bring them together. Every element is compared with the pattern of its canonical
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from helpers import patterns
-from helpers.ranks import ProcessGroup, listen, tell
+from helpers.team import Desk, Team
 
 from reshard import DType, Form, Part
 from reshard.loopback import numpy_dtype
 
-pytestmark = [pytest.mark.jax, pytest.mark.torch, pytest.mark.processes]
+# Importing torch and JAX takes seconds of a core each.
+pytestmark = [
+    pytest.mark.jax,
+    pytest.mark.torch,
+    pytest.mark.processes,
+    pytest.mark.timeout(400),
+]
 
 LIMIT_S = 110.0
 VERSIONS = 3
@@ -130,27 +138,30 @@ def check_jax(params: dict[str, object], version: int) -> int:
     return count
 
 
-def start_jax(process: int, num_processes: int, port: int) -> None:
-    if num_processes == 1:
+def start_jax(desk: Desk, port: int) -> None:
+    if desk.num_processes == 1:
         from helpers.jax_devices import use_cpu_devices
 
         use_cpu_devices(4)
     else:
         from helpers.jax_processes import start_jax as start
 
-        start(process, num_processes, port, num_devices=4 // num_processes)
+        start(desk.process, desk.num_processes, port, num_devices=4 // desk.num_processes)
+    import jax
+
+    assert jax.device_count() == 4  # asked for here, because all processes of a job wait for it
 
 
-def jax_source(process: int, num_processes: int, port: int) -> list[float]:
-    start_jax(process, num_processes, port)
+def open_jax_source(desk: Desk, address: str) -> str | None:
     import reshard_jax
 
-    params = jax_params(0, (2, 0, 1, 3))  # first: the processes of a JAX job start together
-    address = "tcp://127.0.0.1:0" if process == 0 else listen()
+    desk.end = reshard_jax.Source(address, jax_params(0, (2, 0, 1, 3)), forms=jax_forms)
+    return desk.end.address
+
+
+def publish_from_jax(desk: Desk) -> list[float]:
     shares = []
-    with reshard_jax.Source(address, params, forms=jax_forms) as source:
-        if process == 0:
-            tell(source.address)
+    with desk.end as source:
         for version in range(VERSIONS):
             report = source.publish(jax_params(version, (2, 0, 1, 3)), version=version)
             assert report.is_verified
@@ -159,8 +170,7 @@ def jax_source(process: int, num_processes: int, port: int) -> list[float]:
     return shares
 
 
-def jax_destination(process: int, num_processes: int, port: int, address: str) -> int:
-    start_jax(process, num_processes, port)
+def refit_jax(desk: Desk, address: str) -> int:
     import reshard_jax
 
     template = jax_params(99, (1, 3, 0, 2))
@@ -210,44 +220,50 @@ def local_bits(tensor: object) -> patterns.Array:
     return bits_of(tensor.to_local() if hasattr(tensor, "to_local") else tensor)
 
 
-def torch_destination(process: int, num_processes: int, folder: str, address: str) -> int:
+def start_torch(desk: Desk, folder: str) -> None:
     from helpers.torch_ranks import gloo_group
 
+    desk.group = contextlib.ExitStack()
+    desk.group.enter_context(gloo_group(desk.process, desk.num_processes, folder))
+
+
+def leave_torch(desk: Desk) -> None:
+    desk.group.close()
+
+
+def refit_torch(desk: Desk, address: str) -> int:
     import reshard_torch
 
-    with gloo_group(process, num_processes, folder):
-        tensors = torch_tensors(version=99)
-        with reshard_torch.Destination(address, tensors) as destination:
-            for version in range(VERSIONS):
-                assert destination.refit() == version
-                expected = torch_tensors(version)
-                for weight in WEIGHTS:
-                    found, right = (
-                        local_bits(tensors[weight.name]),
-                        local_bits(expected[weight.name]),
-                    )
-                    whole = canonical_bits(weight, version)
-                    problem = patterns.explain_mismatch(weight.name, found, right, whole)
-                    assert problem is None, problem
+    tensors = torch_tensors(version=99)
+    with reshard_torch.Destination(address, tensors) as destination:
+        for version in range(VERSIONS):
+            assert destination.refit() == version
+            expected = torch_tensors(version)
+            for weight in WEIGHTS:
+                found, right = (
+                    local_bits(tensors[weight.name]),
+                    local_bits(expected[weight.name]),
+                )
+                whole = canonical_bits(weight, version)
+                problem = patterns.explain_mismatch(weight.name, found, right, whole)
+                assert problem is None, problem
     assert "jax" not in sys.modules
     return sum(local_bits(tensor).size for tensor in tensors.values())
 
 
-def torch_source(process: int, num_processes: int, folder: str) -> list[float]:
-    from helpers.torch_ranks import gloo_group
-
+def open_torch_source(desk: Desk, address: str) -> str | None:
     import reshard_torch
 
-    with gloo_group(process, num_processes, folder):
-        tensors = torch_tensors(0)
-        address = "tcp://127.0.0.1:0" if process == 0 else listen()
-        with reshard_torch.Source(address, tensors) as source:
-            if process == 0:
-                tell(source.address)
-            shares = [
-                source.publish(torch_tensors(version), version=version).share_resharded
-                for version in range(VERSIONS)
-            ]
+    desk.end = reshard_torch.Source(address, torch_tensors(0))
+    return desk.end.address
+
+
+def publish_from_torch(desk: Desk) -> list[float]:
+    with desk.end as source:
+        shares = [
+            source.publish(torch_tensors(version), version=version).share_resharded
+            for version in range(VERSIONS)
+        ]
     assert "jax" not in sys.modules
     return shares
 
@@ -255,47 +271,55 @@ def torch_source(process: int, num_processes: int, folder: str) -> list[float]:
 # ---- both together
 
 
-def values_of(*groups: ProcessGroup) -> list[list[object]]:
-    """Returns what the processes of each program returned; raises with all outputs otherwise."""
-    outcomes = [group.finish() for group in groups]
-    failed = [outcome for group in outcomes for outcome in group if not outcome.is_success]
-    report = "\n".join(f"process {o.process}: {o.error}\n{o.output}" for o in failed)
-    assert not failed, report
-    return [[outcome.value for outcome in group] for group in outcomes]
-
-
-def start_source(function, num_processes: int, argument: object) -> ProcessGroup:
-    return ProcessGroup(function, num_processes, LIMIT_S, arguments=(argument,))
-
-
-def share_address(source: ProcessGroup) -> str:
-    address = source.expect(0, 60.0)
-    for process in range(1, source.num_processes):
-        source.send(process, address)
-    return address
-
-
-@pytest.mark.parametrize("jax_processes", [1, 2])
-def test_jax_trainer_refits_a_torch_engine(jax_processes, tmp_path):
+@pytest.fixture(scope="module", params=[1, 2])
+def jax_program(request) -> Iterator[Team]:
+    """Four devices in one process or two, which stay up for both directions."""
     from helpers.jax_processes import reserved_port
 
-    with reserved_port() as port, start_source(jax_source, jax_processes, port) as source:
-        arguments = (str(tmp_path), share_address(source))
-        with ProcessGroup(torch_destination, 2, LIMIT_S, arguments=arguments) as engine:
-            shares, counts = values_of(source, engine)
-            assert shares == [[1.0] * VERSIONS] * jax_processes
-            sharded = sum(np.prod(w.shape) for w in WEIGHTS if w.shard_dim is not None)
-            plain = sum(np.prod(w.shape) for w in WEIGHTS if w.shard_dim is None)
-            assert sum(counts) == sharded + 2 * plain
+    with reserved_port() as port, Team(request.param) as team:
+        team.values(range(request.param), start_jax, port, timeout_s=LIMIT_S)
+        yield team
 
 
-@pytest.mark.parametrize("jax_processes", [1, 2])
-def test_torch_trainer_refits_a_jax_engine(jax_processes, tmp_path):
-    from helpers.jax_processes import reserved_port
+@pytest.fixture(scope="module")
+def torch_program(tmp_path_factory) -> Iterator[Team]:
+    with Team(2) as team:
+        folder = str(tmp_path_factory.mktemp("group"))
+        team.values(range(2), start_torch, folder, timeout_s=LIMIT_S)
+        yield team
+        team.values(range(2), leave_torch)
 
-    with reserved_port() as port, start_source(torch_source, 2, str(tmp_path)) as source:
-        arguments = (port, share_address(source))
-        with ProcessGroup(jax_destination, jax_processes, LIMIT_S, arguments=arguments) as engine:
-            shares, counts = values_of(source, engine)
-            assert shares == [[1.0] * VERSIONS] * 2
-            assert all(count > 0 for count in counts)
+
+def refit_between(source: Team, opening, publishing, engine: Team, refitting):
+    """Returns what the processes of the source returned, and those of the engine."""
+    sources, engines = range(source.num_processes), range(engine.num_processes)
+    first, *others = sources
+    # Reading arrays takes part in nothing, so process 0 can open its end before the others.
+    (address,) = source.values([first], opening, "tcp://127.0.0.1:0", timeout_s=LIMIT_S)
+    source.values(others, opening, address, timeout_s=LIMIT_S)
+    for process in sources:
+        source.start(process, publishing)
+    counts = engine.call(engines, refitting, address, timeout_s=LIMIT_S)
+    shares = [source.result(process, LIMIT_S) for process in sources]
+    assert all(answer.is_success for answer in shares + counts), [
+        answer.trace for answer in shares + counts
+    ]
+    return [answer.value for answer in shares], [answer.value for answer in counts]
+
+
+def test_jax_trainer_refits_a_torch_engine(jax_program, torch_program):
+    shares, counts = refit_between(
+        jax_program, open_jax_source, publish_from_jax, torch_program, refit_torch
+    )
+    assert shares == [[1.0] * VERSIONS] * jax_program.num_processes
+    sharded = sum(np.prod(w.shape) for w in WEIGHTS if w.shard_dim is not None)
+    plain = sum(np.prod(w.shape) for w in WEIGHTS if w.shard_dim is None)
+    assert sum(counts) == sharded + 2 * plain
+
+
+def test_torch_trainer_refits_a_jax_engine(jax_program, torch_program):
+    shares, counts = refit_between(
+        torch_program, open_torch_source, publish_from_torch, jax_program, refit_jax
+    )
+    assert shares == [[1.0] * VERSIONS] * 2
+    assert all(count > 0 for count in counts)

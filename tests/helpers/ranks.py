@@ -116,10 +116,11 @@ class ProcessGroup:
             raise ValueError(f"{function.__qualname__} is not importable by name in a new process")
         self._deadline = time.monotonic() + timeout_s
         self._children: list[_Child] = []
-        job = pickle.dumps((function, num_processes, tuple(arguments)))
+        self._job = pickle.dumps((function, num_processes, tuple(arguments)))
+        self._environment = environment or {}
         try:
             for process in range(num_processes):
-                self._children.append(_Child(process, job, timeout_s, environment or {}))
+                self._children.append(self._start(process))
         except BaseException:
             self._kill_all()
             raise
@@ -139,6 +140,19 @@ class ProcessGroup:
                 error.add_note(child.describe())
         for child in self._children:
             child.close()
+
+    def _start(self, process: int) -> _Child:
+        remaining_s = self._deadline - time.monotonic()
+        return _Child(process, self._job, remaining_s, self._environment)
+
+    def replace(self, process: int) -> None:
+        """Kills one process, if it still runs, and starts another one in its place."""
+        old = self._children[process]
+        if old.popen.poll() is None:
+            old.popen.kill()
+        old.popen.wait(_KILL_WAIT_S)
+        old.close()
+        self._children[process] = self._start(process)
 
     @property
     def num_processes(self) -> int:

@@ -79,6 +79,7 @@ class Team:
         self.num_processes = num_processes
         self._lost: set[int] = set()
         self._stopped: set[int] = set()
+        self._busy: set[int] = set()
         group = ProcessGroup(_serve, num_processes, life_s, environment=environment)
         self._group = group.__enter__()
         try:
@@ -112,12 +113,14 @@ class Team:
 
     def start(self, process: int, function: Callable[..., Any], *arguments: object) -> None:
         """Begins a call; its answer is fetched by `result`."""
+        self._busy.add(process)
         self._group.send(process, (function, arguments))
 
     def result(self, process: int, timeout_s: float = _CALL_S) -> Answer:
         """Waits for the answer of the call that a process does."""
         answer = self._group.expect(process, timeout_s)
         assert isinstance(answer, Answer), answer
+        self._busy.discard(process)
         return answer
 
     def call(
@@ -178,6 +181,21 @@ class Team:
         """Lets a stopped process go on."""
         self._stopped.discard(process)
         self._group.signal(process, signal.SIGCONT)
+
+    def idle(self) -> list[int]:
+        """Returns the processes that can do a call."""
+        gone = self._lost | self._stopped | self._busy
+        return [process for process in range(self.num_processes) if process not in gone]
+
+    def replace_lost(self) -> None:
+        """Starts new processes for those that were killed, or that a failed test left in a call."""
+        missing = sorted(self._lost | self._stopped | self._busy)
+        for process in missing:
+            self._group.replace(process)
+        for process in missing:
+            self._group.expect(process, _START_S)
+        for state in (self._lost, self._stopped, self._busy):
+            state.clear()
 
     def pid(self, process: int) -> int:
         """Returns the process id of a process."""

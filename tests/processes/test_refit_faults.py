@@ -37,11 +37,22 @@ def big_engine(num_ranks):
     return [TensorSpec("big", _SHAPE, DType.UINT8, layout)]
 
 
+@pytest.fixture(scope="module")
+def running():
+    with Team(6) as team:
+        yield team
+
+
 @pytest.fixture
-def team():
-    """Six processes: two of a source, two of an engine, and two for whoever comes after."""
-    with Team(6) as running:
-        yield running
+def team(running):
+    """Six processes: two of a source, two of an engine, and two for whoever comes after.
+
+    They stay for all tests, so that whoever survived a fault shows that it can be used again; those
+    that a test killed are replaced.
+    """
+    running.replace_lost()
+    yield running
+    running.values(running.idle(), programs.close)
 
 
 def start_refit(team, version, sources=SOURCES, engines=ENGINES, timeout_s=60.0):
@@ -169,10 +180,8 @@ def test_a_source_process_killed_in_the_move(team):
 
 
 def test_a_new_source_takes_over_after_the_old_one_died_with_its_store(team):
-    port = free_port()
-    address = f"tcp://127.0.0.1:{port}"
     source = Program(SOURCES, big_source(2), options=SMALL_RINGS)
-    open_all(team, source, [Program(ENGINES, big_engine(2))], address)
+    address = open_all(team, source, [Program(ENGINES, big_engine(2))])
     refit_once(team, 1)
     team.values([0], programs.pause_before_moving)
     team.values([1, 2, 3], programs.tell_before_moving)
@@ -208,14 +217,6 @@ def test_the_most_patient_member_decides_how_long_the_move_may_take(team):
     team.say(3, "go on")
     for process in EVERYBODY:
         assert team.result(process).get().version == 2
-
-
-def free_port():
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def test_an_error_in_one_process_in_the_move_reaches_all(team):
