@@ -335,14 +335,13 @@ def test_a_close_while_peers_are_connected_ends_the_call(
         connect(self, timeout_s, while_waiting=while_waiting)
 
     is_closed = threading.Event()
-    limit_s = 5.0  # what the source waits for a peer that has gone
     monkeypatch.setattr(Communicator, "connect", late)
     with (
         concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="late") as late_pool,
         concurrent.futures.ThreadPoolExecutor(1) as pool,
     ):
-        source = late_pool.submit(pair.source.publish, pair._own, version=1, timeout_s=limit_s)
-        destination = pool.submit(pair.destination.refit, pair._wanted, timeout_s=limit_s)
+        source = late_pool.submit(pair.source.publish, pair._own, version=1)
+        destination = pool.submit(pair.destination.refit, pair._wanted)
         assert is_connecting.wait(WAIT_S)
         started = time.monotonic()
         pair.destination.close()
