@@ -21,7 +21,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from reshard.rendezvous import Member, Rendezvous, local_member
+from reshard.control_messages import Member
+from reshard.local_member import local_member
+from reshard.rendezvous import Rendezvous
 from reshard.store_server import StoreServer
 
 _TIMEOUT_S = 60.0

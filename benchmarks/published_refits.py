@@ -128,9 +128,14 @@ def markdown(found: list[Row]) -> str:
             f"| {row.name} | {floor:.3f} | {view.prediction.seconds:.3f} "
             f"| {view.share_of_floor:.1%} | {row.published_s:g} | {floor / row.published_s:.0%} "
             f"| {view.direct.seconds:.2f} | {_published(row.direct_s)} "
-            f"| {view.gather_and_broadcast_seconds:.1f} | {_published(row.conventional_s)} |"
+            f"| {_predicted(view.gather_and_broadcast_seconds)} "
+            f"| {_published(row.conventional_s)} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def _predicted(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:.1f}"
 
 
 def _published(seconds: float | None) -> str:

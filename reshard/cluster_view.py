@@ -35,7 +35,8 @@ class ClusterView:
         num_hops: how often a byte moves, at most.
         prediction: of this plan.
         direct: of the plan in which holders serve every rank themselves.
-        gather_and_broadcast_seconds: of the conventional way; at least the floor.
+        gather_and_broadcast_seconds: of the conventional way, at least the floor; None if it is not
+            known for this kind of machine.
     """
 
     topology: Topology
@@ -48,7 +49,7 @@ class ClusterView:
     num_hops: int
     prediction: Prediction
     direct: Prediction
-    gather_and_broadcast_seconds: float
+    gather_and_broadcast_seconds: float | None
 
     @property
     def share_of_floor(self) -> float:
@@ -108,7 +109,7 @@ def make_view(plan: Plan) -> ClusterView:
             num_hops=1,
             num_messages=direct_messages,
         ),
-        max(conventional, floor.seconds),
+        None if conventional is None else max(conventional, floor.seconds),
     )
 
 

@@ -32,6 +32,7 @@ class Loads:
         network_sent, network_received: bytes to and from other domains.
         link_sent, link_received: bytes to and from other ranks of the own domain.
         forwarded: the part of what is sent that was received before.
+        network_forwarded: of that, what goes to other domains.
         copied: bytes that a rank has already, or stores several times, and copies in place.
     """
 
@@ -41,6 +42,7 @@ class Loads:
     link_sent: tuple[int, ...]
     link_received: tuple[int, ...]
     forwarded: tuple[int, ...]
+    network_forwarded: tuple[int, ...]
     copied: tuple[int, ...]
 
     @property
@@ -120,9 +122,16 @@ def _add_pair(
 class _GeometryLoads:
     """What tensors of one geometry move, by rotation."""
 
-    def __init__(self, plan: GeometryPlan, places: Places | None, sizes: tuple[int, int]) -> None:
-        self._places, self._sizes = places, sizes
-        self._volumes: dict[int, tuple[Delivery, _Volumes]] = {}
+    def __init__(
+        self,
+        plan: GeometryPlan,
+        places: Places | None,
+        sizes: tuple[int, int],
+        *,
+        is_planned_here: bool,
+    ) -> None:
+        self._places, self._sizes, self._is_planned_here = places, sizes, is_planned_here
+        self._volumes: dict[tuple[object, ...], tuple[Delivery, _Volumes]] = {}
         self._turning: list[Shipment] = []
         self._turns: dict[int, _PositionLoads] = {}
         self.period = 1
@@ -152,23 +161,38 @@ class _GeometryLoads:
 
     def _add(self, loads: _PositionLoads, shipment: Shipment, delivery: Delivery) -> None:
         # Deliveries are shared by boxes whose ranks lie alike, so the first box speaks for all; but
-        # they do not know which takers are one rank.
+        # they do not know which takers are one rank, nor places that they were not planned for.
         takers = [position for position, _ in shipment.takers]
         is_alike = len(set(takers)) == len(takers)
-        found = self._volumes.get(id(delivery)) if is_alike else None
+        key: tuple[object, ...] = (id(delivery),)
+        if not self._is_planned_here:
+            key += _domains_of(takers, shipment.holders, self._places)
+        found = self._volumes.get(key) if is_alike else None
         if found is None:
-            found = delivery, _volumes_of(delivery, takers, shipment.holders, self._places)
+            domains = _domains_of(takers, shipment.holders, self._places)
+            found = delivery, _volumes_of(delivery, takers, *domains)
         if is_alike:
-            self._volumes[id(delivery)] = found
+            self._volumes[key] = found
         loads.add(shipment, found[1], shipment.num_elements // delivery.striping.length)
 
 
+def _domains_of(
+    takers: list[int], holders: tuple[int, ...], places: Places | None
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns the domain of each taker and of each holder; without places all are in one."""
+    if places is None:
+        return (0,) * len(takers), (0,) * len(holders)
+    dst, src = places.dst, places.src
+    return tuple([dst[position] for position in takers]), tuple([src[each] for each in holders])
+
+
 def _volumes_of(
-    delivery: Delivery, takers: list[int], holders: tuple[int, ...], places: Places | None
+    delivery: Delivery,
+    takers: list[int],
+    taker_domains: tuple[int, ...],
+    holder_domains: tuple[int, ...],
 ) -> _Volumes:
-    taker_domains = [0 if places is None else places.dst[position] for position in takers]
-    holder_domains = [0 if places is None else places.src[position] for position in holders]
-    sent = [[0, 0] for _ in holders]
+    sent = [[0, 0] for _ in holder_domains]
     received, forwarded, arrived = ([[0, 0] for _ in takers] for _ in range(3))
     copied = [0] * len(takers)
     for taker, domain in enumerate(taker_domains):
@@ -215,6 +239,7 @@ class _RankLoads:
             _add_all(sent, dst, loads.forwarded[link], later)
             _add_all(self._sums["forwarded"], dst, loads.forwarded[link], later)
             _add_all(received, dst, loads.arrived[link], later)
+        _add_all(self._sums["network_forwarded"], dst, loads.forwarded[1], later)
         _add_all(self._sums["copied"], dst, loads.copied, first)
         _add_all(self._sums["copied"], dst, loads.copied_on, later)
 
@@ -253,7 +278,9 @@ def find_loads(
         loads = found.get((id(plan), number))
         if loads is None:
             sizes = len(kind.src_ranks), len(kind.dst_ranks)
-            loads = found[id(plan), number] = _GeometryLoads(plan, where, sizes)
+            loads = found[id(plan), number] = _GeometryLoads(
+                plan, where, sizes, is_planned_here=planner.topology is topology
+            )
         _add_kind(total, planner, kind, loads)
     return total.sums()
 

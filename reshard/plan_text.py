@@ -73,14 +73,15 @@ def _schedule_line(plan: Plan) -> str:
 def _view_lines(view: ClusterView) -> list[str]:
     """Returns what the topology says: bytes between domains, the limit, the prediction."""
     floor, prediction = view.floor, view.prediction
+    conventional = view.gather_and_broadcast_seconds
     return [
         f"{view.topology.name}: {format_bytes(view.loads.crossing)} into domains "
         f"({format_bytes(floor.crossing)} at least), {view.num_hops} hops",
         f"floor {floor.seconds:.4g} s ({floor.reason})",
         f"predicted {prediction.seconds:.4g} s, of which the floor is {view.share_of_floor:.1%}, "
         f"in {prediction.num_rounds} rounds; busiest: {prediction.busiest}",
-        f"holders alone {view.direct.seconds:.4g} s, gather and broadcast "
-        f"{view.gather_and_broadcast_seconds:.4g} s",
+        f"holders alone {view.direct.seconds:.4g} s"
+        + ("" if conventional is None else f", gather and broadcast {conventional:.4g} s"),
     ]
 
 

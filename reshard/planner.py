@@ -137,6 +137,7 @@ class Planner:
 
     def __init__(self, pairs: Sequence[TensorPair], topology: Topology | None = None) -> None:
         self.pairs = pairs
+        self.topology = topology
         self.kinds = kinds_of(pairs)
         self._places = PlaceTable(topology, pairs)
         self._plans: dict[tuple[object, ...], GeometryPlan] = {}

@@ -33,6 +33,7 @@ MAX_GROUP_OPERATIONS = 256
 _BUFFERS = 2  # One that is packed or unpacked while the other is on the wire.
 _BINS = 4  # per round, in which bytes are counted
 _MIN_ROUNDS = 16
+_MIN_ROUND_BYTES = 4 << 20  # of a rank; less takes no longer than what a round costs by itself
 _MAX_ROUNDS = 1 << 16
 
 
@@ -172,7 +173,8 @@ def pace_of(
     num_rounds = max(1, -(-total // budget))
     if len(moved.per_hop) > 1:
         # What is passed on waits for a round, so rounds are short where messages stay large.
-        num_rounds = max(num_rounds, min(_MIN_ROUNDS, total // (len(peers) * MIN_STRIPE_BYTES)))
+        smallest = max(len(peers) * MIN_STRIPE_BYTES, _MIN_ROUND_BYTES)
+        num_rounds = max(num_rounds, min(_MIN_ROUNDS, total // smallest))
     while True:
         # A slot holds some round of each hop, whichever.
         most = sum([_most_per_round(each, spans, num_rounds) for each in moved.per_hop.values()])

@@ -42,7 +42,7 @@ class Platform:
         slot_seconds: what a slot costs besides its bytes: launch, latency, waiting for peers.
         message_seconds: what posting one message takes.
         gathered_bytes_per_second: at which gather-and-broadcast goes through a model's bytes, from
-            the trainer's shards to loaded tensors, whatever the number of ranks.
+            the trainer's shards to loaded tensors, whatever the number of ranks; None if unknown.
     """
 
     name: str
@@ -50,12 +50,18 @@ class Platform:
     link_share: float
     slot_seconds: float
     message_seconds: float
-    gathered_bytes_per_second: float
+    gathered_bytes_per_second: float | None
 
     @classmethod
     def of(cls, topology: Topology) -> Self:
-        """Returns the constants of a topology's kind, by its name; those of H100 hosts if new."""
-        return cls(topology.name, *_CONSTANTS.get(topology.name, _CONSTANTS["dgx-h100"]))
+        """Returns the constants of a topology's kind, by its name.
+
+        A new kind has those of H100 hosts, but nobody knows how it gathers and broadcasts.
+        """
+        known = _CONSTANTS.get(topology.name)
+        if known is None:
+            return cls(topology.name, *_CONSTANTS["dgx-h100"][:-1], None)
+        return cls(topology.name, *known)
 
 
 _CONSTANTS = {
@@ -168,16 +174,32 @@ def predict(
     if posting > busy:
         busy, busiest = posting, POSTING
     num_slots = num_rounds + num_hops - 1
-    fill = busy * (num_hops - 1) / num_rounds
+    fill = _passing_seconds(loads, topology, platform) * (num_hops - 1) / num_rounds
     slots = num_slots * platform.slot_seconds
     return Prediction(busy + fill + slots, busy, busiest, fill, slots, num_rounds, num_slots)
 
 
-def predict_gather_and_broadcast(nbytes: int, platform: Platform) -> float:
-    """Returns the predicted seconds of the conventional way.
+def _passing_seconds(loads: Loads, topology: Topology, platform: Platform) -> float:
+    """Returns how long the busiest rank passes on what it received.
+
+    After the last round has come in, that is all that is still on its way.
+    """
+    link = topology.link_bytes_per_second * platform.link_share
+    slowest = 0.0
+    for index, rank in enumerate(loads.ranks):
+        if loads.forwarded[index]:
+            far = loads.network_forwarded[index]
+            card = topology.network_rate((rank,)) * platform.network_share
+            slowest = max(slowest, far / card, (loads.forwarded[index] - far) / link)
+    return slowest
+
+
+def predict_gather_and_broadcast(nbytes: int, platform: Platform) -> float | None:
+    """Returns the predicted seconds of the conventional way; None if the platform is unknown.
 
     Args:
         nbytes: of all parameters, once.
         platform: the constants.
     """
-    return nbytes / platform.gathered_bytes_per_second
+    rate = platform.gathered_bytes_per_second
+    return None if rate is None else nbytes / rate

@@ -210,14 +210,15 @@ def _show_prediction(prediction: dict[str, Any] | None) -> None:
     if prediction is None:
         return
     show_lines("", "Predicted time", "")
-    show_facts(
-        [
-            (
-                "this plan",
-                f"{seconds_text(prediction['seconds'])}, of which the floor is "
-                f"{prediction['share_of_floor']:.1%}; busiest: {prediction['busiest']}",
-            ),
-            ("holders alone", seconds_text(prediction["direct_seconds"])),
-            ("gather and broadcast", seconds_text(prediction["gather_and_broadcast_seconds"])),
-        ]
-    )
+    facts = [
+        (
+            "this plan",
+            f"{seconds_text(prediction['seconds'])}, of which the floor is "
+            f"{prediction['share_of_floor']:.1%}; busiest: {prediction['busiest']}",
+        ),
+        ("holders alone", seconds_text(prediction["direct_seconds"])),
+    ]
+    conventional = prediction["gather_and_broadcast_seconds"]
+    if conventional is not None:  # it is known for some kinds of machines only
+        facts.append(("gather and broadcast", seconds_text(conventional)))
+    show_facts(facts)

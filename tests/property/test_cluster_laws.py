@@ -34,10 +34,14 @@ def plan_and_planner(placed):
     return plan, Planner(plan.pairs, placed.topology)
 
 
+@pytest.mark.parametrize("is_planned_here", [True, False])
 @given(placed_problems())
-def test_loads_are_the_sums_of_the_transfers(placed):
+def test_loads_are_the_sums_of_the_transfers(is_planned_here, placed):
+    """Those of a plan that knows its places, and of one in which holders serve everybody."""
     with min_stripe_bytes(placed.stripe_bytes):
-        plan, planner = plan_and_planner(placed)
+        planned_on = placed.topology if is_planned_here else None
+        plan = make_plan(placed.problem.src, placed.problem.dst, topology=planned_on)
+        planner = Planner(plan.pairs, planned_on)
         loads = find_loads(planner, placed.topology)
         sums = {name: Counter() for name in loads.__slots__[1:]}
         domains = placed.topology.domains
@@ -51,6 +55,8 @@ def test_loads_are_the_sums_of_the_transfers(placed):
             sums[f"{link}_received"][dst] += nbytes
             if transfer.hop:
                 sums["forwarded"][src] += nbytes
+                if link == "network":
+                    sums["network_forwarded"][src] += nbytes
     assert loads.ranks == plan.ranks
     for name, per_rank in sums.items():
         assert getattr(loads, name) == tuple(per_rank[rank] for rank in plan.ranks), name
@@ -144,6 +150,8 @@ def tiny_cases(draw):
 # With links faster than cards, as they are, a plan may keep its busiest resource busy so many times
 # as long as the best schedule would; 1.5 was the worst of 1,500 drawn cases, 1.02 their mean.
 WORST = 2.0
+# The same where explicit boxes overlap as they like: 3.0 the worst of 2,100, 1.04 their mean.
+WORST_OF_BOXES = 4.0
 
 
 @settings(max_examples=150)
@@ -192,4 +200,7 @@ def test_no_schedule_beats_the_floor_where_boxes_overlap(case):
     with min_stripe_bytes(1):
         plan = make_plan(src, dst, topology=topology)
         floor = find_floor(plan.planner, topology)
-    assert floor.seconds <= best_seconds(plan, topology) * (1 + 1e-6)
+        busy = busy_seconds(plan, topology)
+    best = best_seconds(plan, topology)
+    assert floor.seconds <= best * (1 + 1e-6)
+    assert best * (1 - 1e-6) <= busy <= WORST_OF_BOXES * best * (1 + 1e-6)

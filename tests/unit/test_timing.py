@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from reshard.loads import Loads
@@ -13,10 +15,20 @@ TOPOLOGY = Topology((0, 1, 1), (0, 1, 1), 2, 10.0, 100.0, "tiny")
 PLATFORM = Platform("tiny", 0.5, 0.8, 2.0, 0.25, 40.0)
 
 
-def loads(*, network_sent=(0, 0, 0), network_received=(0, 0, 0), link_sent=(0, 0, 0)):
+NOTHING = (0, 0, 0)
+
+
+def loads(
+    *,
+    network_sent=NOTHING,
+    network_received=NOTHING,
+    link_sent=NOTHING,
+    forwarded=NOTHING,
+    network_forwarded=NOTHING,
+):
     received = tuple(reversed(link_sent))
-    nothing = (0, 0, 0)
-    return Loads((0, 1, 2), network_sent, network_received, link_sent, received, nothing, nothing)
+    sent = network_sent, network_received, link_sent, received
+    return Loads((0, 1, 2), *sent, forwarded, network_forwarded, NOTHING)
 
 
 def test_a_rank_has_its_share_of_the_cards_of_its_host():
@@ -56,7 +68,7 @@ def test_nothing_takes_no_time():
 
 def test_slots_and_hops_add_to_the_bytes():
     found = predict(
-        loads(network_sent=(100, 0, 0)),
+        loads(network_sent=(100, 50, 0), forwarded=(0, 50, 0), network_forwarded=(0, 50, 0)),
         TOPOLOGY,
         PLATFORM,
         num_rounds=5,
@@ -65,10 +77,29 @@ def test_slots_and_hops_add_to_the_bytes():
     )
     assert found.busy_seconds == 10.0
     assert found.num_slots == 7
-    assert found.fill_seconds == 10.0 * 2 / 5
+    passing = 50 / topology_rate(1)
+    assert found.fill_seconds == pytest.approx(passing * 2 / 5)
     assert found.slot_seconds == 7 * 2.0
-    assert found.seconds == 10.0 + 4.0 + 14.0
-    assert found.share_of(7.0) == 0.25
+    assert found.seconds == pytest.approx(10.0 + passing * 2 / 5 + 14.0)
+    assert found.share_of(found.seconds / 4) == 0.25
+
+
+def topology_rate(rank):
+    return TOPOLOGY.network_rate((rank,)) * PLATFORM.network_share
+
+
+def test_what_is_passed_on_inside_a_domain_goes_over_its_links():
+    """The card is busy for 10 s, but the last round waits for a link that is busy for 1."""
+    found = predict(
+        loads(network_sent=(100, 0, 0), link_sent=(0, 80, 0), forwarded=(0, 80, 0)),
+        TOPOLOGY,
+        PLATFORM,
+        num_rounds=5,
+        num_hops=2,
+        num_messages=1,
+    )
+    assert found.busy_seconds == 10.0
+    assert found.fill_seconds == pytest.approx(80 / (100 * PLATFORM.link_share) / 5)
 
 
 def test_many_messages_take_longer_than_few_bytes():
@@ -85,6 +116,7 @@ def test_many_messages_take_longer_than_few_bytes():
 
 def test_the_conventional_way_goes_through_all_bytes():
     assert predict_gather_and_broadcast(80, PLATFORM) == 2.0
+    assert predict_gather_and_broadcast(80, Platform.of(TOPOLOGY)) is None
 
 
 @pytest.mark.parametrize("make", [Topology.dgx_h100, Topology.gb200_nvl72, Topology.one_host])
@@ -93,8 +125,7 @@ def test_each_ready_made_topology_has_constants(make):
 
 
 def test_an_unknown_kind_takes_the_constants_of_hosts_of_gpus():
-    assert Platform.of(TOPOLOGY) == Platform("tiny", *_values(Platform.of(Topology.dgx_h100(8))))
-
-
-def _values(platform):
-    return [getattr(platform, name) for name in Platform.__slots__[1:]]
+    known = Platform.of(Topology.dgx_h100(8))
+    assert Platform.of(TOPOLOGY) == dataclasses.replace(
+        known, name="tiny", gathered_bytes_per_second=None
+    )
