@@ -123,13 +123,12 @@ def _schedule_of(plan: Plan, planner: Planner, loads: Loads) -> tuple[Pace, int]
 
     At run time all ranks agree on the pace; here a few have to speak for the others.
     """
-    busy = dict(zip(loads.ranks, zip(loads.sent, loads.received, strict=True), strict=True))
-    ranks = {
-        max(plan.src_ranks, key=lambda rank: busy[rank][0]),
-        max(plan.dst_ranks, key=lambda rank: sum(busy[rank])),
-        plan.dst_ranks[0],
-        plan.dst_ranks[-1],
-    }
+    busy = dict(
+        zip(loads.ranks, map(sum, zip(loads.sent, loads.received, strict=True)), strict=True)
+    )
+    sides = {kind.src_ranks for kind in planner.kinds} | {kind.dst_ranks for kind in planner.kinds}
+    ranks = {plan.dst_ranks[0], plan.dst_ranks[-1]}
+    ranks.update([max(side, key=busy.__getitem__) for side in sides])
     spans = spans_of(plan.pairs)
     plans = [planner.plan_rank(rank) for rank in sorted(ranks)]
     pace = agreed([pace_of(each, plan.pairs, spans, plan.staging_bytes) for each in plans])

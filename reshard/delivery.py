@@ -28,6 +28,7 @@ __all__ = [
     "Delivery",
     "Grouped",
     "Part",
+    "Supply",
     "group_by_domain",
     "make_delivery",
     "make_plain_delivery",
@@ -47,6 +48,20 @@ class Part(NamedTuple):
     start: int
     stop: int
     hop: int
+
+
+class Supply(NamedTuple):
+    """What a group of holders sends together.
+
+    Attributes:
+        holders: indices of the group.
+        num_indices: of the striped dim.
+        is_near: True if all of it stays in the domain of the holders.
+    """
+
+    holders: tuple[int, ...]
+    num_indices: int
+    is_near: bool
 
 
 class Grouped(NamedTuple):
@@ -135,8 +150,8 @@ class Delivery:
             self._forwarded[taker] = self._find_forwarded(taker)
         return self._forwarded[taker]
 
-    def supplied(self) -> list[tuple[tuple[int, ...], int]]:
-        """Returns groups of holders, and how many indices each group sends together."""
+    def supplied(self) -> list[Supply]:
+        """Returns what groups of holders send together."""
         raise NotImplementedError
 
     def _moved(self, turn: int, rotation: int) -> Delivery:
@@ -159,14 +174,16 @@ class _PlainDelivery(Delivery):
     want it is in a domain of its own, away from all holders.
     """
 
-    def __init__(self, striping: Striping) -> None:
+    def __init__(self, striping: Striping, *, is_near: bool) -> None:
         super().__init__(striping, striping.period, 1)
+        self._is_near = is_near
 
-    def supplied(self) -> list[tuple[tuple[int, ...], int]]:
-        return [(tuple(range(self.striping.num_holders)), self.striping.line)]
+    def supplied(self) -> list[Supply]:
+        everyone = tuple(range(self.striping.num_holders))
+        return [Supply(everyone, self.striping.line, self._is_near)]
 
     def _moved(self, turn: int, rotation: int) -> Delivery:
-        return _PlainDelivery(self.striping.based(turn).turned(rotation))
+        return _PlainDelivery(self.striping.based(turn).turned(rotation), is_near=self._is_near)
 
     def _find_sent(self, holder: int) -> list[Part]:
         return [Part(peer, a, b, 0) for peer, a, b in self.striping.shares_of_holder(holder)]
@@ -221,8 +238,8 @@ class _DomainDelivery(Delivery):
         self._places = places
         self._inflows: dict[tuple[int, int], list[_Inflow]] = {}
 
-    def supplied(self) -> list[tuple[tuple[int, ...], int]]:
-        return [(line.holders, line.striping.line) for line in self._lines]
+    def supplied(self) -> list[Supply]:
+        return [Supply(line.holders, line.striping.line, line.is_near) for line in self._lines]
 
     def _moved(self, turn: int, rotation: int) -> Delivery:
         return _DomainDelivery(
@@ -314,6 +331,8 @@ def make_plain_delivery(
     num_holders: int,
     itemsize: int,
     weights: Weights = (),
+    *,
+    is_near: bool = False,
 ) -> Delivery:
     """Returns the delivery of a box of turn and rotation 0 where nobody passes anything on.
 
@@ -323,8 +342,10 @@ def make_plain_delivery(
         num_holders: those who hold it; at least one.
         itemsize: bytes per element.
         weights: of the holders.
+        is_near: True if all of them are in one domain.
     """
-    return _PlainDelivery(make_striping(shape, num_takers, num_holders, itemsize, weights=weights))
+    striping = make_striping(shape, num_takers, num_holders, itemsize, weights=weights)
+    return _PlainDelivery(striping, is_near=is_near)
 
 
 def make_delivery(
@@ -352,7 +373,9 @@ def make_delivery(
     is_apart = takers.are_apart and by_domain.keys().isdisjoint(takers.domains)
     if (is_one_domain and num_takers <= num_holders) or (is_apart and direct[0] == direct[1]):
         of_all = weights.get(tuple(range(num_holders)), ())
-        return make_plain_delivery(shape, num_takers, num_holders, itemsize, of_all)
+        return make_plain_delivery(
+            shape, num_takers, num_holders, itemsize, of_all, is_near=is_one_domain
+        )
     lines: list[Line] = []
     far: list[tuple[int, ...]] = []
     for domain, members in zip(takers.domains, takers.groups, strict=True):
@@ -363,7 +386,8 @@ def make_delivery(
         # Where takers are more, each holder would send more than a taker receives; so they send
         # one copy.
         groups = (members,) if len(members) > len(own) else tuple([(m,) for m in members])
-        lines.append(make_line(shape, own, groups, itemsize, (1, 1), weights.get(own, ())))
+        near = make_line(shape, own, groups, itemsize, (1, 1), weights.get(own, ()))
+        lines.append(near._replace(is_near=True))
     if far:
         own = tuple(range(num_holders))
         lines.append(make_line(shape, own, tuple(far), itemsize, direct, weights.get(own, ())))

@@ -11,14 +11,11 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from itertools import pairwise
 
-from reshard.holders import NUM_TURNS, Weights
+from reshard.holders import RING_TURNS, Weights
 
 __all__ = ["Ranks", "components", "fair_shares"]
 
 Ranks = tuple[int, ...]
-
-_FINENESS = 64
-"""Weights are whole numbers; an even one is this large."""
 
 _TOLERANCE = 1e-2
 """Shares that differ from even ones by no more than this part stay even."""
@@ -56,8 +53,8 @@ def fair_shares(supplies: Mapping[Ranks, int]) -> dict[Ranks, Weights]:
         supplies: bytes that each group of ranks has to send, by the ranks ascending.
 
     Returns:
-        Weights in the order of the ranks, whose sum is a multiple of `NUM_TURNS`; groups that share
-        evenly are left out.
+        Weights in the order of the ranks, whose sum is a multiple of `RING_TURNS`; groups that
+        share evenly are left out.
     """
     shares = {
         ranks: [nbytes / len(ranks)] * len(ranks) for ranks, nbytes in sorted(supplies.items())
@@ -66,22 +63,28 @@ def fair_shares(supplies: Mapping[Ranks, int]) -> dict[Ranks, Weights]:
     for ranks, given in shares.items():
         for rank, nbytes in zip(ranks, given, strict=True):
             loads[rank] += nbytes
-    _balance(shares, loads)
+    _balance(supplies, shares, loads)
     weights = {
         ranks: _whole(given, supplies[ranks]) for ranks, given in shares.items() if len(ranks) > 1
     }
     return {ranks: each for ranks, each in weights.items() if each}
 
 
-def _balance(shares: Mapping[Ranks, list[float]], loads: dict[int, float]) -> None:
-    """Moves bytes from busy ranks to idle ones until no group can do more."""
+def _balance(
+    supplies: Mapping[Ranks, int], shares: Mapping[Ranks, list[float]], loads: dict[int, float]
+) -> None:
+    """Moves bytes from busy ranks to idle ones until no group can do more.
+
+    All ranks have to find the same, whatever their Python: so no `sum` of floats, which rounds in
+    another way since Python 3.12.
+    """
     movable = {ranks: given for ranks, given in shares.items() if len(ranks) > 1}
     limit = max(loads.values(), default=0) * _PRECISION
     for _ in range(_MAX_SWEEPS):
         moved = 0.0
         for ranks, given in movable.items():
             others = [loads[rank] - own for rank, own in zip(ranks, given, strict=True)]
-            level = _level(others, sum(given))
+            level = _level(others, float(supplies[ranks]))
             for index, rank in enumerate(ranks):
                 own = max(0.0, level - others[index])
                 moved = max(moved, abs(own - given[index]))
@@ -109,11 +112,12 @@ def _whole(given: list[float], nbytes: int) -> Weights:
     even = nbytes / number
     if all(abs(each - even) <= _TOLERANCE * even for each in given):
         return ()
-    total = _FINENESS * number
-    total += -total % NUM_TURNS
+    total = RING_TURNS * number
     parts = [each * total / nbytes for each in given]
     weights = [int(part) for part in parts]
     by_rest = sorted(range(number), key=lambda index: weights[index] - parts[index])
-    for index in by_rest[: total - sum(weights)]:
+    for index in by_rest[: max(0, total - sum(weights))]:
         weights[index] += 1
+    # Numbers above 2^53 are not exact, and leave something over.
+    weights[max(range(number), key=weights.__getitem__)] += total - sum(weights)
     return tuple(weights)

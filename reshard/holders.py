@@ -23,7 +23,7 @@ from reshard.transfer import BoxKey
 
 __all__ = [
     "MIN_STRIPE_BYTES",
-    "NUM_TURNS",
+    "RING_TURNS",
     "Share",
     "Shares",
     "Striping",
@@ -44,20 +44,26 @@ Shares = tuple[tuple[tuple[int, ...], Weights], ...]
 MIN_STRIPE_BYTES = 1 << 16
 """A segment below this size costs more as a message than it gains as balance."""
 
-NUM_TURNS = 8
+_NUM_TURNS = 8
 """What is too small for all of many ranks takes so many turns, so that plans of tensors repeat."""
+
+RING_TURNS = 64
+"""The same for holders with weights, of which some have little to serve."""
+
+_SPREAD = [int(f"{turn:06b}"[::-1], 2) for turn in range(RING_TURNS)]
+"""Turns in an order in which the first few of them lie evenly around the ring, however many."""
 
 
 def turn_of(rotation: int, num_ranks: int) -> int:
     """Returns how far the choice among ranks has moved on for a tensor of this rotation."""
-    if num_ranks <= NUM_TURNS:
+    if num_ranks <= _NUM_TURNS:
         return rotation
-    return rotation % NUM_TURNS * (num_ranks // NUM_TURNS)
+    return rotation % _NUM_TURNS * (num_ranks // _NUM_TURNS)
 
 
 def period_of(num_ranks: int) -> int:
     """Returns the number of rotations after which the choice among ranks repeats."""
-    return min(num_ranks, NUM_TURNS)
+    return min(num_ranks, _NUM_TURNS)
 
 
 class Share(NamedTuple):
@@ -96,7 +102,7 @@ class Striping(NamedTuple):
         """Rotations of tensors that differ by it choose the same holders."""
         if not self.is_partial:
             return 1
-        return NUM_TURNS if self.ring else period_of(self.num_holders)
+        return RING_TURNS if self.ring else period_of(self.num_holders)
 
     @property
     def is_partial(self) -> bool:
@@ -108,7 +114,7 @@ class Striping(NamedTuple):
         if turn == 0 or not self.is_partial:
             return self
         if self.ring:
-            by, length = turn % NUM_TURNS * (self.ring[-1] // NUM_TURNS), self.ring[-1]
+            by, length = _SPREAD[turn % RING_TURNS] * (self.ring[-1] // RING_TURNS), self.ring[-1]
         else:
             by, length = turn, self.num_holders
         return self._replace(rotation=(self.rotation + by) % length)
@@ -170,8 +176,9 @@ class Striping(NamedTuple):
             return (segment + self.rotation) % self.num_holders
         if not self.is_partial:
             return segment
-        # The holder in whose stretch the middle of the segment lies.
+        # The holder in whose stretch the middle of the segment lies; turns are middles, too.
         middle = (2 * segment + 1) * self.ring[-1] // (2 * self.num_segments)
+        middle += self.ring[-1] // (2 * RING_TURNS)
         return bisect_right(self.ring, (middle + self.rotation) % self.ring[-1]) - 1
 
     def _segments_of(self, holder: int) -> Sequence[int]:
@@ -210,7 +217,7 @@ def make_striping(
         num_copies, num_holders: at least 1 each.
         itemsize: bytes per element.
         left_out: indices at the end of the last copy that come from elsewhere.
-        weights: how much each holder serves, not all 0; together a multiple of `NUM_TURNS`. Empty
+        weights: how much each holder serves, not all 0; together a multiple of `RING_TURNS`. Empty
             if all serve the same.
     """
     dim, length = striped_dim(shape)

@@ -37,6 +37,7 @@ class Line(NamedTuple):
             place p - num_direct.
         groups: takers of each place, all in one domain.
         num_stripes: per place, how many of its takers receive a stripe from outside.
+        is_near: True if holders and takers are in one domain.
     """
 
     holders: tuple[int, ...]
@@ -44,6 +45,7 @@ class Line(NamedTuple):
     lanes: tuple[Lane, ...]
     groups: tuple[tuple[int, ...], ...]
     num_stripes: tuple[int, ...]
+    is_near: bool = False
 
     @property
     def period(self) -> int:

@@ -15,7 +15,6 @@ from reshard.delivery import (
     make_delivery,
     make_plain_delivery,
 )
-from reshard.fair_shares import components
 from reshard.holders import Shares, Weights
 from reshard.layout import AnyLayout
 from reshard.matching import TensorPair
@@ -130,24 +129,30 @@ class PlaceTable:
         self._numbers: dict[Places, int] = {}
         self._ranks: dict[int, Ranks] = {}
         self._alone: dict[tuple[Ranks, int], tuple[frozenset[int], Ranks]] = {}
-        self._nbytes: Counter[Ranks] = Counter()
+        self._nbytes: dict[Ranks, int] = {}
+        self._total = 0
         self._rates: dict[Ranks, float] = {}
-        self._sharing: dict[Ranks, Ranks] = {}
         if self._topology is not None:
             self._add_bytes(pairs)
 
     def _add_bytes(self, pairs: Sequence[TensorPair]) -> None:
-        """Adds up what ranks send that have tensors in common."""
-        of_layouts: Counter[Ranks] = Counter()
+        """Adds up what the ranks of each layout send, of other layouts too."""
+        of_sets: Counter[frozenset[int]] = Counter()
+        sets: dict[Ranks, frozenset[int]] = {}
         for pair in pairs:
             ranks = self._ranks_of(pair.src.layout)
-            of_layouts[ranks] += pair.num_elements * pair.geometry.counted_bytes
-        for groups in components(of_layouts):
-            together = tuple(sorted(frozenset().union(*groups)))
-            for ranks, nbytes in of_layouts.items():
-                if frozenset(ranks) in groups:
-                    self._sharing[ranks] = together
-                    self._nbytes[together] += nbytes
+            if ranks not in sets:
+                sets[ranks] = frozenset(ranks)
+            of_sets[sets[ranks]] += pair.num_elements * pair.geometry.counted_bytes
+        self._total = of_sets.total()
+        together = dict(of_sets)
+        if sum(map(len, of_sets)) > len(frozenset().union(*of_sets)):
+            per_rank: Counter[int] = Counter()
+            for group, nbytes in of_sets.items():
+                for rank in group:
+                    per_rank[rank] += nbytes // len(group)
+            together = {group: sum([per_rank[rank] for rank in group]) for group in of_sets}
+        self._nbytes = {ranks: together[group] for ranks, group in sets.items()}
 
     def of(self, pair: TensorPair) -> tuple[int, Places | None]:
         """Returns a number that pairs have in common whose ranks lie alike, and how they lie."""
@@ -203,14 +208,15 @@ class PlaceTable:
         s times as long as all of them, but 1 / s steps; few bytes are there sooner in fewer steps,
         and the best share by both is the root of the time of a step by the time of all domains.
         """
-        sharing = self._sharing[src]
-        nbytes, rate = self._nbytes[sharing], self._rate(topology, sharing)
+        nbytes, rate = self._nbytes[src], self._rate(topology, src)
         if not nbytes:
             return 1, 1
-        load = nbytes / self._nbytes.total() * self._rate(topology, dst) / rate
+        load = nbytes / self._total * self._rate(topology, dst) / rate
         num_domains = len({topology.domains[rank] for rank in dst})
         least = math.sqrt(_HOP_SECONDS * rate / (num_domains * nbytes))
-        if load <= _SLACK or least * _SLACK >= 1:
+        # Ranks of both sides that pass on what they received are late with what they hold.
+        most = _SLACK if frozenset(src).isdisjoint(dst) else 1 + _SLACK
+        if load <= most or least * _SLACK >= 1:
             return 1, 1
         share = Fraction(max(1 / load, least)).limit_denominator(_FINEST_SHARE)
         return (share.numerator, share.denominator) if share else (1, _FINEST_SHARE)

@@ -33,7 +33,7 @@ PLANNER_VERSION = 4
 
 
 class Plan:
-    """What moves between two sides; made by `make_plan`, or `from_pairs` for several destinations.
+    """What moves between two sides; made by `make_plan`.
 
     Ranks of both sides are numbered in one space: equal numbers are the same device, and what such
     a rank already holds is copied in place. Source and destination programs that are started apart
@@ -169,6 +169,9 @@ class Plan:
             larger = pair.geometry.counted_bytes // pair.wire_dtype.itemsize
             text = f"{pair.name}:{pair.wire_dtype}:{pair.rotation}"
             content.update(f"{text}{f':{larger}' if larger > 1 else ''};".encode())
+        if self.planner.shares:
+            # They follow from all of that, but by floats: better compared than trusted.
+            content.update(str(sorted(self.planner.shares.items())).encode())
         content.update(str(self.staging_bytes).encode())
         content.update(b"" if self.topology is None else self.topology.to_json().encode())
         return content.hexdigest()

@@ -23,7 +23,7 @@ from reshard.legs import Leg, Taken
 from reshard.logical_space import pieces_of_rank
 from reshard.matching import TensorPair
 from reshard.places import PlaceTable
-from reshard.supplies import holder_shares, shares_by_position
+from reshard.supplies import SharesIndex, holder_shares
 from reshard.topology import Topology
 from reshard.transfer import BoxKey, Transfer
 
@@ -255,14 +255,18 @@ class Planner:
             PlanError: if a source layout does not hold what a destination wants.
         """
         if kind.plan is None:
-            shares = shares_by_position(self.shares, kind.src_ranks) if self.shares else ()
+            shares = self._shares_index.of(kind.src_ranks) if self.shares else ()
             kind.plan = self._plan(kind, shares)
         return kind.plan
 
     @cached_property
     def shares(self) -> dict[Ranks, Weights]:
         """How much holders serve of what they hold together, where that is not the same for all."""
-        return holder_shares(self.kinds, self._plan)
+        return holder_shares(self.kinds, self._plan, self.topology)
+
+    @cached_property
+    def _shares_index(self) -> SharesIndex:
+        return SharesIndex(self.shares)
 
     def _plan(self, kind: Kind, shares: Shares = ()) -> GeometryPlan:
         pair = kind.first

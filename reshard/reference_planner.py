@@ -1,7 +1,7 @@
 """The obvious planner: all pairs of boxes of all ranks. Slow, global, and the oracle of the others.
 
-It shares with them only the rules that pick holders (`delivery`, `fair_shares`) and the pieces of a
-rank.
+It shares with them the rules that pick holders (`places`, `delivery`, `supplies`, `fair_shares`),
+those by which boxes that overlap are cut (`sweep`, `box_sets`), and the pieces of a rank.
 Users can run it to check a plan of their own layouts: `set(reference_transfers(plan.pairs))` is the
 set of transfers of all ranks.
 """
@@ -26,7 +26,7 @@ from reshard.holders import Weights, rotation_of_box
 from reshard.logical_space import Side, copy_numbers, pieces_of_rank
 from reshard.matching import TensorPair
 from reshard.places import PlaceTable
-from reshard.supplies import unequal_ranks
+from reshard.supplies import costs_of, unequal_ranks
 from reshard.sweep import parts_of_wanted
 from reshard.tensor_spec import TensorSpec
 from reshard.topology import Topology
@@ -46,9 +46,9 @@ def reference_transfers(
     """
     table = PlaceTable(topology, pairs)
     domains = None if topology is None else topology.domains
-    unequal = unequal_ranks([pair.src.layout for pair in pairs])
+    unequal = unequal_ranks([pair.src for pair in pairs])
     regions: list[_Region] = []
-    supplies: Counter[Ranks] = Counter()
+    supplies: Counter[tuple[Ranks, bool]] = Counter()
     for number, pair in enumerate(pairs):
         if pair.num_elements:
             _, places = table.of(pair)
@@ -57,7 +57,7 @@ def reference_transfers(
     for region in regions:
         if region.remote and not unequal.isdisjoint(region.givers):
             supplies += region.supplies()
-    shares = fair_shares(supplies)
+    shares = fair_shares(costs_of(supplies, topology))
     for region in regions:
         yield from region.transfers(shares)
 
@@ -89,15 +89,15 @@ class _Region:
         """Those who do not hold it themselves."""
         return [taker for taker in self.takers if taker[0] not in self.givers]
 
-    def supplies(self) -> Counter[Ranks]:
-        """Returns how many bytes each group of givers sends together."""
+    def supplies(self) -> Counter[tuple[Ranks, bool]]:
+        """Returns how many bytes each group of givers sends together, inside its domain or not."""
         delivery = self._delivery({})
         nbytes = math.prod(b - a for a, b in zip(*self.box, strict=True))
         nbytes = nbytes // delivery.striping.length * self.pair.dtype_at(0).itemsize
-        found: Counter[Ranks] = Counter()
-        for holders, num_indices in delivery.supplied():
+        found: Counter[tuple[Ranks, bool]] = Counter()
+        for holders, num_indices, is_near in delivery.supplied():
             group = tuple(sorted(self.givers[holder] for holder in holders))
-            found[group] += num_indices * nbytes
+            found[group, is_near] += num_indices * nbytes
         return found
 
     def _delivery(self, shares: dict[Ranks, Weights]) -> Delivery:

@@ -174,7 +174,8 @@ def pace_of(
     if len(moved.per_hop) > 1:
         # What is passed on waits for a round, so rounds are short where messages stay large.
         smallest = max(len(peers) * MIN_STRIPE_BYTES, _MIN_ROUND_BYTES)
-        num_rounds = max(num_rounds, min(_MIN_ROUNDS, total // smallest))
+        wanted = _MIN_ROUNDS * max(moved.per_hop)  # each further hop waits for one more
+        num_rounds = max(num_rounds, min(wanted, total // smallest))
     while True:
         # A slot holds some round of each hop, whichever.
         most = sum([_most_per_round(each, spans, num_rounds) for each in moved.per_hop.values()])

@@ -97,7 +97,7 @@ class SegmentedLayout:
         return (*shape[: self.dim], self.lengths[index], *shape[self.dim + 1 :])
 
     def check(self, shape: tuple[int, ...]) -> None:
-        """Raises LayoutError if the segments do not add up to the tensor or do not fit it."""
+        """Raises LayoutError if segments do not add up to the tensor, fit it, or join on a rank."""
         if self.dim >= len(shape) or sum(self.lengths) != shape[self.dim]:
             raise LayoutError(
                 f"segments of lengths {self.lengths} along dim {self.dim} do not add up to the "
@@ -105,6 +105,24 @@ class SegmentedLayout:
             )
         for index, layout in enumerate(self.layouts):
             layout.check(self.segment_shape(index, shape))
+        if any(layout != self.layouts[0] for layout in self.layouts):
+            self._check_widths(shape)
+
+    def _check_widths(self, shape: tuple[int, ...]) -> None:
+        """Raises LayoutError if the parts of a rank differ in the dims that are not joined."""
+        for rank in self.ranks:
+            widths: dict[tuple[int, ...], int] = {}
+            for index, layout in enumerate(self.layouts):
+                local = layout.local_shape(rank, self.segment_shape(index, shape)) or (0,)
+                if 0 not in local:
+                    widths.setdefault((*local[: self.dim], *local[self.dim + 1 :]), index)
+            if len(widths) > 1:
+                (one, first), (other, second) = list(widths.items())[:2]
+                raise LayoutError(
+                    f"rank {rank}: its parts of segments {first} and {second} are {list(one)} and "
+                    f"{list(other)} wide in the dims other than {self.dim}, so they cannot be "
+                    "joined. Cut all segments alike in these dims."
+                )
 
     def local_start(self, index: int, rank: int, shape: tuple[int, ...]) -> int:
         """Returns where a segment's part begins in the local array of a rank, along `dim`."""

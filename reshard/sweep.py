@@ -32,6 +32,9 @@ _NOTHING = Taken()
 _MAX_PARTS = 256
 """Boxes of destination ranks that would fall into more parts each than this are sent apart."""
 
+_MAX_SOURCE_PARTS = 1024
+"""Boxes of source ranks that would fall into more parts each than this are refused."""
+
 
 class Atom(NamedTuple):
     """A box with the ranks that hold it and the (rank, copy) that want it, ranks as positions.
@@ -217,7 +220,13 @@ def _held(
         if common is not None:
             holders.setdefault(common, set()).update([rank for rank, _ in sources[box]])
     distinct = list(holders)
-    parts, _ = disjoint_parts(distinct)
+    parts, are_apart = disjoint_parts(distinct, _MAX_SOURCE_PARTS)
+    if not are_apart:
+        raise PlanError(
+            f"{len(distinct)} different boxes of the source overlap in logical box {_text(want)}, "
+            f"so that it falls into more than {_MAX_SOURCE_PARTS} parts each. Give boxes that are "
+            "equal or apart."
+        )
     return {
         part: tuple(sorted({rank for number in numbers for rank in holders[distinct[number]]}))
         for part, numbers in parts.items()

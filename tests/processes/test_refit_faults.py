@@ -6,7 +6,11 @@ move keeps every peer inside the move: what then happens to it happens in the mi
 
 from __future__ import annotations
 
+import contextlib
+import random
+import socket
 import time
+from pathlib import Path
 
 import pytest
 from helpers import refit_programs as programs
@@ -181,7 +185,8 @@ def test_a_source_process_killed_in_the_move(team):
 
 def test_a_new_source_takes_over_after_the_old_one_died_with_its_store(team):
     source = Program(SOURCES, big_source(2), options=SMALL_RINGS)
-    address = open_all(team, source, [Program(ENGINES, big_engine(2))])
+    address = f"tcp://127.0.0.1:{lasting_port()}"
+    open_all(team, source, [Program(ENGINES, big_engine(2))], address)
     refit_once(team, 1)
     team.values([0], programs.pause_before_moving)
     team.values([1, 2, 3], programs.tell_before_moving)
@@ -217,6 +222,20 @@ def test_the_most_patient_member_decides_how_long_the_move_may_take(team):
     team.say(3, "go on")
     for process in EVERYBODY:
         assert team.result(process).get().version == 2
+
+
+def lasting_port():
+    """Returns a free port that the kernel gives to no outgoing connection.
+
+    Engines go on dialling a store that died, and a port of its range can be given to such a
+    connection itself; then nobody else can listen there.
+    """
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for port in random.sample(range(first - 8000, first), 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError(f"no port is free below {first}")
 
 
 def test_an_error_in_one_process_in_the_move_reaches_all(team):

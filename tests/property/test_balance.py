@@ -161,3 +161,24 @@ def test_explicit_boxes_with_more_holders_on_some_ranks_are_balanced():
     dst = TensorSpec("w", (1024, 1024), "bfloat16", FULL.shifted(100))
     sent, _ = loads(make_plan([src], [dst]))
     assert spread(sent) <= 1.02
+
+
+def test_ranks_that_hold_fewer_experts_serve_more_of_what_all_hold():
+    """Four experts over eight ranks: half of these hold none."""
+    experts = Layout(Mesh.of(ep=8), (Shard(0),))
+    src = [TensorSpec(f"e{i}", (4, 1024, 512), "bfloat16", experts) for i in range(4)]
+    src += [TensorSpec(f"d{i}", (1024, 2048), "bfloat16", FULL) for i in range(8)]
+    dst = Layout.replicated(Mesh.of(dp=1)).shifted(100)
+    plan = make_plan(src, [TensorSpec(s.name, s.shape, "bfloat16", dst) for s in src])
+    sent, _ = loads(plan)
+    assert spread(sent) <= 1.02
+
+
+def test_tensors_too_small_for_all_holders_leave_out_a_busy_one():
+    """Rank 0 has a large tensor of its own, and shares many of 256 KiB with seven others."""
+    own = TensorSpec("own", (100, 32 << 10), "bfloat16", Layout.replicated(Mesh.of(dp=1)))
+    src = [TensorSpec(f"w{i}", (128, 1024), "bfloat16", FULL) for i in range(200)]
+    dst = Layout.replicated(Mesh.of(dp=1)).shifted(100)
+    wanted = [TensorSpec(s.name, s.shape, "bfloat16", dst) for s in (own, *src)]
+    sent, _ = loads(make_plan([own, *src], wanted))
+    assert spread(sent) <= 1.05

@@ -276,8 +276,8 @@ def test_all_ranks_of_a_cast_have_the_same_bits(cast, num_hops):
 def test_sources_are_only_read_though_their_ranks_receive_and_pass_on():
     """Rank 1 holds one half, receives the other, and is on both sides."""
     src = TensorSpec("w", (4, 6), "float32", ROWS)
-    dst = TensorSpec("w", (4, 6), "float32", Layout.replicated(Mesh.of(y=4)).shifted(1))
-    plan = relayed(5, src, dst)
+    dst = TensorSpec("w", (4, 6), "float32", Layout.replicated(Mesh.of(y=5)).shifted(1))
+    plan = relayed(6, src, dst)
     assert any(transfer.hop and transfer.src_rank == 1 for transfer in plan.transfers())
     sources = {0: {"w": W[:2].copy()}, 1: {"w": W[2:].copy()}}
     for arrays in run_in_process(plan, sources).values():

@@ -46,7 +46,7 @@ def test_ethernet_counts_where_there_is_nothing_else(tmp_path):
     assert find_cards(tmp_path) == Cards(2, 3.125e9)
 
 
-@pytest.mark.parametrize("speed", ["-1\n", "", "fast\n"])
+@pytest.mark.parametrize("speed", ["-1\n", "", "fast\n", "4294967295\n"])
 def test_a_card_without_a_speed_is_none(tmp_path, speed):
     ethernet(tmp_path, "eth0", speed)
     infiniband(tmp_path, "mlx5_0", rate=speed)
@@ -68,3 +68,15 @@ def test_a_machine_without_such_folders_has_none(tmp_path):
 def test_this_machine_says_something():
     number, rate = find_cards()
     assert (number > 0) == (rate > 0)
+
+
+def test_a_virtual_function_is_no_card_of_its_own(tmp_path):
+    """A machine that shares its cards with virtual machines lists these parts of them too."""
+    for name in ("eth0", "eth1"):
+        ethernet(tmp_path, name)
+    (tmp_path / "net" / "eth1" / "device" / "physfn").mkdir()
+    assert find_cards(tmp_path) == Cards(1, 12.5e9)
+    for number in range(2):
+        infiniband(tmp_path, f"mlx5_{number}")
+    (tmp_path / "infiniband" / "mlx5_1" / "device" / "physfn").mkdir(parents=True)
+    assert find_cards(tmp_path) == Cards(1, 50e9)

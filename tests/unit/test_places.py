@@ -237,3 +237,26 @@ def test_shards_of_one_tensor_are_places_of_their_own():
     rows = Layout(Mesh(("x",), (2,), (0, 1)), (Shard(0),))
     found = look_up(topology, (rows, replicated(2, 3)), (replicated(0, 1), replicated(2, 3)))
     assert found[0] == found[1]
+
+
+def test_a_tiny_tensor_on_all_ranks_does_not_hide_a_busy_stage():
+    """Stage 0 holds nine tenths of the bytes; a step counter is on both stages."""
+    topology = in_domains(*range(6))
+    sides = [(replicated(0), replicated(2, 3, 4, 5)), (replicated(1), replicated(2, 3, 4, 5))]
+    pairs = [*pairs_of(sides[0], shape=(9000,)), *pairs_of(sides[1], shape=(1000,))]
+    alone = PlaceTable(topology, pairs).of(pairs[0])[1].direct
+    counter = pairs_of((replicated(0, 1), replicated(2, 3, 4, 5)), shape=(4,))
+    together = PlaceTable(topology, [*pairs, *counter])
+    assert abs(Fraction(*together.of(pairs[0])[1].direct) / Fraction(*alone) - 1) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("wanting", "share"),
+    [(range(8), (1, 1)), (range(12), (1, 3)), (range(4, 12), (1, 2))],
+    ids=["twice as long", "three times as long", "twice as long, apart"],
+)
+def test_ranks_of_both_sides_pass_on_only_where_that_saves_half_of_the_time(wanting, share):
+    """They send what they hold besides, so it takes a while until they get to it."""
+    sides = replicated(0, 1, 2, 3), replicated(*wanting)
+    ((_, places),) = look_up(in_domains(*range(12)), sides)
+    assert places.direct == share

@@ -52,3 +52,19 @@ def test_overlapping_boxes_are_cut():
 
 def test_empty_tensors_have_no_transfers():
     assert transfers(Layout(Mesh.of(x=2), (Shard(0),)), Layout(Mesh.of(y=2), (R,)), (0, 6)) == []
+
+
+def test_boxes_that_leave_out_a_part_of_the_tensor_are_shared_by_weights_too():
+    """Two ranks hold all that is wanted of "a"; one of them has "b" to send besides."""
+    half = Box((0, 0), (512, 1024))
+    src = [
+        TensorSpec("a", (1024, 1024), "float32", BoxLayout({0: half, 1: half})),
+        TensorSpec("b", (512, 1024), "float32", Layout.replicated(Mesh.of(x=1))),
+    ]
+    dst = [
+        TensorSpec("a", (1024, 1024), "float32", BoxLayout({9: half})),
+        TensorSpec("b", (512, 1024), "float32", Layout.replicated(Mesh(("x",), (1,), (9,)))),
+    ]
+    plan = make_plan(src, dst)
+    assert sorted(plan.transfers()) == sorted(reference_transfers(plan.pairs))
+    assert {t.src_rank for t in plan.transfers() if t.pair == 0} == {1}

@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 
 import reshard
-from reshard import Layout, LayoutError, Mesh, Replicate, SegmentedLayout, Shard
+from reshard import (
+    Box,
+    BoxLayout,
+    Layout,
+    LayoutError,
+    Mesh,
+    Replicate,
+    SegmentedLayout,
+    Shard,
+)
 
 TP = Layout(Mesh.of(tp=2), (Shard(0),))
 EVERYWHERE = Layout(Mesh.of(tp=2), (Replicate(),))
@@ -104,3 +113,20 @@ def test_each_segment_is_checked():
     even = Layout(Mesh.of(tp=2), (Shard(0),), division="even")
     with pytest.raises(LayoutError, match="5 elements do not divide evenly"):
         SegmentedLayout(0, (4, 5), (even, even)).check((9,))
+
+
+def test_segments_of_other_widths_are_refused():
+    """One is cut along its columns too, so its rows would be written into those of the other."""
+    columns = Layout(Mesh.of(tp=2), (Shard(1),))
+    mixed = SegmentedLayout(0, (2, 2), (EVERYWHERE, columns))
+    with pytest.raises(
+        LayoutError, match=r"rank 0: its parts of segments 0 and 1 are \[4\] and \[2\] wide"
+    ):
+        mixed.check((4, 4))
+    SegmentedLayout(0, (2, 2), (columns, columns)).check((4, 4))
+    SegmentedLayout(0, (2, 3), (EVERYWHERE, TP)).check((5, 4))
+
+
+def test_a_rank_without_a_part_of_a_segment_joins_the_others():
+    boxes = BoxLayout({0: Box((0, 0), (2, 4)), 1: ()})
+    SegmentedLayout(0, (2, 2), (boxes, TP)).check((4, 4))

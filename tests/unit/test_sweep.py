@@ -153,3 +153,10 @@ def test_equal_boxes_of_one_rank_in_another_domain_are_filled_from_each_other():
         (leg(0, (0,), (8,), 0, hop=1, src_copy=1),),
         (leg(0, (0,), (8,), 0, hop=1, src_copy=1),),
     )
+
+
+def test_source_boxes_that_fall_into_very_many_parts_are_refused(monkeypatch):
+    monkeypatch.setattr(reshard.sweep, "_MAX_SOURCE_PARTS", 1)
+    overlapping = BoxLayout({0: Box((0,), (6,)), 1: Box((4,), (4,))})
+    with pytest.raises(PlanError, match=r"2 different boxes of the source overlap.*equal or apart"):
+        sweep(overlapping, BoxLayout({20: Box((0,), (8,))}))
