@@ -212,7 +212,7 @@ class PlaceTable:
         if not nbytes:
             return 1, 1
         load = nbytes / self._total * self._rate(topology, dst) / rate
-        num_domains = len({topology.domains[rank] for rank in dst})
+        num_domains = len(self._side(topology, dst, -1)[0])
         least = math.sqrt(_HOP_SECONDS * rate / (num_domains * nbytes))
         # Ranks of both sides that pass on what they received are late with what they hold.
         most = _SLACK if frozenset(src).isdisjoint(dst) else 1 + _SLACK
