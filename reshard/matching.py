@@ -101,6 +101,16 @@ class TensorPair(NamedTuple):
         """Number of elements of the canonical tensor."""
         return self.geometry.space.num_elements
 
+    @property
+    def src_side(self) -> Side:
+        """The source as `geometry.src` has it, with the pair's own ranks."""
+        return Side(self.src.shape, self.src.layout, self.geometry.src.rows)
+
+    @property
+    def dst_side(self) -> Side:
+        """The destination as `geometry.dst` has it, with the pair's own ranks."""
+        return Side(self.dst.shape, self.dst.layout, self.geometry.dst.rows)
+
     def dtype_at(self, hop: int) -> DType:
         """Returns what is sent at a hop; what was received goes on bit by bit as it is stored."""
         return self.dst.dtype if hop else self.wire_dtype

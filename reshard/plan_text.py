@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from reshard.explanation import Move, explanations
+from reshard.explanation import Move, explanations, ranks_text
 
 if TYPE_CHECKING:
     from reshard.cluster_view import ClusterView
@@ -119,7 +119,8 @@ def explain(plan: Plan, name: str, rank: int) -> str:
         dims = ", ".join(f"{dim}={size}" for dim, size in found.dims)
         lines.append(f"{found.name} in logical dims ({dims}), {found.wire_dtype} on the wire")
         for role, held in (("source", found.src), ("destination", found.dst)):
-            lines.append(f"  {role}: {held.layout}")
+            ranks = tuple(sorted(held.layout.ranks))
+            lines.append(f"  {role}: {held.layout} on {ranks_text(ranks)}")
             lines += [f"    rank {rank} holds {format_box(*box)}" for box in held.boxes]
         lines += [_move_line(move, rank) for move in found.moves]
         if not found.moves:
@@ -135,9 +136,8 @@ def format_box(start: tuple[int, ...], stop: tuple[int, ...]) -> str:
 def _move_line(move: Move, rank: int) -> str:
     text = f"  {move.verb} {format_box(move.start, move.stop)} {format_bytes(move.nbytes)}"
     if move.peer == rank:
-        return f"{text}: a copy within rank {rank}, {move.why}"
+        return f"{text}: a copy within rank {rank}, which {move.why}"
     arrow = "to" if move.verb == "sends" else "from"
     over = {None: "", "network": " over the network"}.get(move.link, f" {move.link}")
     sender = rank if move.verb == "sends" else move.peer
-    is_or_which = f"is {move.why}" if move.num_holders else move.why
-    return f"{text} {arrow} rank {move.peer}{over}; rank {sender} {is_or_which}"
+    return f"{text} {arrow} rank {move.peer}{over}; rank {sender} {move.why}"

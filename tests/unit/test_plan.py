@@ -74,10 +74,12 @@ def test_describe(plan):
 def test_explain_says_who_holds_sends_and_receives(plan):
     text = plan.explain("w", 5)
     assert "w in logical dims (d0=4096, d1=1024), bfloat16 on the wire" in text
+    assert "source: (fsdp:S(0))@(fsdp=4) on ranks 0 to 3" in text
+    assert "destination: (tp:S(1))@(tp=2) on ranks 4 to 5" in text
     assert "rank 5 holds [0:4096, 512:1024]" in text
     assert "receives [0:1024, 512:1024] 1 MiB from rank 0; rank 0 is the only holder" in text
     assert "sends [1024:2048, 0:512] 1 MiB to rank 4" in plan.explain("w", 1)
-    assert "one of 4 holders, which share out stripes and turns" in plan.explain("norm", 4)
+    assert "one of 4 holders (ranks 0 to 3), which share it out" in plan.explain("norm", 4)
 
 
 def test_explain_says_of_a_copy_in_place():
