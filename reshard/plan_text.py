@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from reshard.cluster_view import ClusterView
     from reshard.plan import Plan
 
-__all__ = ["describe", "explain", "format_box", "format_bytes"]
+__all__ = ["describe", "explain", "format_box", "format_bytes", "format_seconds"]
 
 
 def format_bytes(nbytes: float) -> str:
@@ -21,6 +21,13 @@ def format_bytes(nbytes: float) -> str:
             return f"{nbytes:.4g} {unit}"
         nbytes /= 1024
     return f"{nbytes:.4g} TiB"
+
+
+def format_seconds(seconds: float) -> str:
+    """Returns a time with three digits and a unit that suits it."""
+    if seconds >= 1 or seconds == 0:
+        return f"{seconds:.3g} s"
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
 
 
 def describe(plan: Plan) -> str:
@@ -76,11 +83,12 @@ def _view_lines(view: ClusterView) -> list[str]:
     return [
         f"{view.topology.name}: {format_bytes(view.loads.crossing)} into domains "
         f"({format_bytes(floor.crossing)} at least), {view.num_hops} hops",
-        f"floor {floor.seconds:.4g} s ({floor.reason})",
-        f"predicted {prediction.seconds:.4g} s, of which the floor is {view.share_of_floor:.1%}, "
-        f"in {prediction.num_rounds} rounds; busiest: {prediction.busiest}",
-        f"holders alone {view.direct.seconds:.4g} s, gather and broadcast "
-        f"{view.gather_and_broadcast_seconds:.4g} s",
+        f"floor {format_seconds(floor.seconds)} ({floor.reason})",
+        f"predicted {format_seconds(prediction.seconds)}, of which the floor is "
+        f"{view.share_of_floor:.1%}, in {prediction.num_rounds} rounds; "
+        f"busiest: {prediction.busiest}",
+        f"holders alone {format_seconds(view.direct.seconds)}, gather and broadcast "
+        f"{format_seconds(view.gather_and_broadcast_seconds)}",
     ]
 
 

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["Steps", "seconds_text", "show_facts", "show_json", "show_lines", "show_table"]
+__all__ = ["Steps", "show_facts", "show_json", "show_lines", "show_table"]
 
 _WIDTH: Final = 110
 """Columns of what goes to a file or another program."""
@@ -67,13 +67,6 @@ def show_facts(facts: Sequence[tuple[str, object]]) -> None:
     """Writes names and values, one pair per line."""
     width = max((len(name) for name, _ in facts), default=0)
     show_lines(*[f"{name:<{width}}  {value}" for name, value in facts])
-
-
-def seconds_text(seconds: float) -> str:
-    """Returns a time with three digits and a unit that suits it."""
-    if seconds >= 1 or seconds == 0:
-        return f"{seconds:.3g} s"
-    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
 
 
 class Steps:

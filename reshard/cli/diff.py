@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from reshard.cli.arguments import add_json_argument, add_plan_arguments, read_request
-from reshard.cli.console import Steps, seconds_text, show_json, show_lines, show_table
+from reshard.cli.console import Steps, show_json, show_lines, show_table
 from reshard.cli.field_words import words_of
 from reshard.cli.plan import make_document, ranks_text
 from reshard.errors import LayoutError, PlanError
 from reshard.json_file import read_json
 from reshard.plan_summary import FORMAT
-from reshard.plan_text import format_bytes
+from reshard.plan_text import format_bytes, format_seconds
 
 __all__ = ["Difference", "add_arguments", "differences", "run"]
 
@@ -235,7 +235,7 @@ def _text(field: str, value: Any) -> str:  # noqa: ANN401 - of a JSON document
     if field.endswith(("_bytes", "bytes_per_second")):
         return format_bytes(value) + ("/s" if field.endswith("second") else "")
     if field.endswith("seconds"):
-        return seconds_text(value)
+        return format_seconds(value)
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

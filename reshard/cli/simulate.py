@@ -12,8 +12,8 @@ import dataclasses
 from typing import Final
 
 from reshard.cli.arguments import Request, add_json_argument, add_plan_arguments, read_request
-from reshard.cli.console import Steps, seconds_text, show_facts, show_json, show_lines, show_table
-from reshard.plan_text import format_bytes
+from reshard.cli.console import Steps, show_facts, show_json, show_lines, show_table
+from reshard.plan_text import format_bytes, format_seconds
 from reshard.simulation import Simulation, simulate
 
 __all__ = ["add_arguments", "run"]
@@ -99,8 +99,8 @@ def _show(found: Simulation, num_ranks: int, times_larger: int) -> None:
             ("passed on inside domains", format_bytes(volumes.exchanged)),
             ("passed on to other domains", format_bytes(volumes.relayed)),
             ("copied in place", format_bytes(volumes.copied)),
-            ("time to move", seconds_text(found.move_seconds)),
-            ("time to check", seconds_text(found.check_seconds)),
+            ("time to move", format_seconds(found.move_seconds)),
+            ("time to check", format_seconds(found.check_seconds)),
         ]
     )
     if not found.wrong:

@@ -15,7 +15,8 @@ from helpers.command_line import call, write_model
 from reshard import LayoutError
 from reshard.cli import main
 from reshard.cli.arguments import read_bytes, read_topology
-from reshard.cli.console import Steps, seconds_text
+from reshard.cli.console import Steps
+from reshard.plan_text import format_seconds
 from reshard.topology import Topology
 
 COMMANDS = ("plan", "explain", "lint", "diff", "simulate", "doctor")
@@ -152,7 +153,7 @@ def test_files_are_checked_before_anything_is_planned(monkeypatch, capsys, tmp_p
     ("seconds", "text"), [(0, "0 s"), (2.5, "2.5 s"), (0.0419, "41.9 ms"), (3e-6, "3 us")]
 )
 def test_times_have_units(seconds, text):
-    assert seconds_text(seconds) == text
+    assert format_seconds(seconds) == text
 
 
 class Terminal(io.StringIO):
