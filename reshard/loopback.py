@@ -48,7 +48,7 @@ def numpy_dtype(dtype: DType) -> np.dtype:
         import ml_dtypes
     except ImportError as error:
         raise UnsupportedError(
-            f"NumPy itself has no {dtype}; install ml_dtypes, or use views as integers."
+            f"NumPy by itself has no {dtype}. Install what adds it: pip install ml_dtypes."
         ) from error
     found: np.dtype = np.dtype(getattr(ml_dtypes, str(dtype)))
     return found

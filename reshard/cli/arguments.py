@@ -181,6 +181,7 @@ class Request:
         casts: conversions that are wanted.
         allow_unmatched: patterns of names.
         topology: where ranks are.
+        where: as `--topology` names it.
         staging_bytes: budget of each process.
     """
 
@@ -188,11 +189,12 @@ class Request:
     casts: tuple[tuple[DType, DType], ...]
     allow_unmatched: tuple[str, ...]
     topology: Topology | None
+    where: str
     staging_bytes: int
 
     def described(self) -> dict[str, object]:
         """Returns what is planned, as values of a document."""
-        sides, topology = self.sides, self.topology
+        sides = self.sides
         return {
             "model": sides.model.name,
             "to_model": sides.dst_model.name,
@@ -201,7 +203,7 @@ class Request:
             "is_colocated": sides.is_colocated,
             "casts": [f"{src}:{dst}" for src, dst in self.casts],
             "allow_unmatched": list(self.allow_unmatched),
-            "topology": topology and topology.name,
+            "topology": self.topology and self.where,
             "staging_bytes": self.staging_bytes,
         }
 
@@ -256,6 +258,7 @@ def read_request(arguments: argparse.Namespace) -> Request:
         casts,
         tuple(arguments.allow_unmatched),
         topology,
+        arguments.topology,
         _staging_bytes(arguments.staging, topology),
     )
 

@@ -25,8 +25,8 @@ from reshard.plan_text import format_bytes, format_seconds
 __all__ = ["Difference", "add_arguments", "differences", "run"]
 
 _OTHERS = {"src": "--from", "dst": "--to", "topology": "--topology", "staging": "--staging"}
-# Said by other fields as well.
-_PLANNED_TWICE = ("planned.topology", "planned.staging_bytes")
+# Said by `schedule.budget_bytes` as well.
+_PLANNED_TWICE = "planned.staging_bytes"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -167,6 +167,10 @@ def differences(first: dict[str, Any], second: dict[str, Any]) -> Iterator[Diffe
         loads = first["loads"], second["loads"]
     except (AttributeError, KeyError, TypeError) as error:
         raise PlanError(f"diff: a plan's file lacks {error}. Write it anew.") from None
+    if one.get("topology.name") != two.get("topology.name"):
+        # Says the same, unless equal names stand for several, as gb200-nvl72:64 and :32.
+        one.pop("planned.topology", None)
+        two.pop("planned.topology", None)
     for field in dict.fromkeys((*one, *two)):
         if one.get(field) != two.get(field):
             yield Difference("", field, one.get(field), two.get(field))
@@ -187,7 +191,7 @@ def _flat(document: dict[str, Any], prefix: str = "") -> dict[str, Any]:
             continue
         if isinstance(value, dict):
             found |= _flat(value, f"{prefix}{name}.")
-        elif name != "cuts" and f"{prefix}{name}" not in _PLANNED_TWICE:
+        elif name != "cuts" and f"{prefix}{name}" != _PLANNED_TWICE:
             found[f"{prefix}{name}"] = value
     return found
 

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import sys
 from typing import Final
 
 from reshard.cli.arguments import Request, add_json_argument, add_plan_arguments, read_request
 from reshard.cli.console import Steps, show_facts, show_json, show_lines, show_table
+from reshard.loopback import numpy_dtype
 from reshard.plan_text import format_bytes, format_seconds
 from reshard.simulation import Simulation, simulate
 
 __all__ = ["add_arguments", "run"]
 
 _MAX_SHOWN: Final = 20
+_MANY_ARRAYS: Final = 60_000
+"""So many take ten seconds and more."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,9 +47,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Moves and checks; returns 1 if an element is wrong."""
     request = read_request(arguments)
+    for dtype in {parameter.dtype for parameter in request.sides.model.parameters}:
+        numpy_dtype(dtype)  # raises if it is missing, before anything is planned
     small = dataclasses.replace(request, sides=request.sides.scaled_down(arguments.layers))
     times_larger = _largest(request) // _largest(small)
     plan, steps = small.plan(times_larger=times_larger), Steps()
+    num_arrays = len(plan.pairs) * len(plan.dst_ranks)
+    if arguments.layers is None and num_arrays > _MANY_ARRAYS:
+        sys.stderr.write(
+            f"reshard simulate: {len(plan.pairs)} tensors on {len(plan.dst_ranks)} destination "
+            "ranks take a while. Fewer layers take less, such as --layers 16.\n"
+        )
     for rank in steps.each("planning each rank", plan.ranks):
         plan.rank_plan(rank)
     with steps.step("moving and checking"):
@@ -90,7 +102,7 @@ def _show(found: Simulation, num_ranks: int, times_larger: int) -> None:
     show_facts(
         [
             ("ranks", num_ranks),
-            ("cut as tensors of", f"{times_larger} times the size"),
+            ("stand for tensors of", f"{times_larger} times their size"),
             *[
                 (f"moved at hop {hop}", format_bytes(nbytes))
                 for hop, nbytes in enumerate(volumes.moved)
