@@ -182,8 +182,8 @@ def match(
             [f"{name}: no destination takes this source tensor." for name in unused],
         )
         raise PlanError(
-            f"{counts} do not fit; {len(found.pairs)} names pair up, {num_problems} "
-            f"problem{'' if num_problems == 1 else 's'}:"
+            f"{counts} do not fit; {len(found.pairs)} pair up by name, shape and type, "
+            f"{num_problems} problem{'' if num_problems == 1 else 's'}:"
             + "".join(map(listed, kinds))
             + remedies(num_problems, found.missing_casts, unused, uncovered)
         )

@@ -106,6 +106,12 @@ def _documents(arguments: argparse.Namespace) -> tuple[dict[str, Any], dict[str,
 
 
 def _read(path: str) -> dict[str, Any]:
+    if not Path(path).is_file():
+        raise LayoutError(
+            f"diff: {path!r} is no file. A second argument asks for two files that 'reshard plan "
+            "--output' wrote; of one model, give what the second plan has instead: --other-from, "
+            "--other-to, --other-topology or --other-staging."
+        )
     found = read_json(Path(path))
     if found.get("format") != FORMAT:
         raise PlanError(

@@ -12,8 +12,15 @@ import dataclasses
 import sys
 from typing import Final
 
-from reshard.cli.arguments import Request, add_json_argument, add_plan_arguments, read_request
+from reshard.cli.arguments import (
+    Request,
+    Sides,
+    add_json_argument,
+    add_plan_arguments,
+    read_request,
+)
 from reshard.cli.console import Steps, show_facts, show_json, show_lines, show_table
+from reshard.errors import LayoutError
 from reshard.loopback import numpy_dtype
 from reshard.plan_text import format_bytes, format_seconds
 from reshard.simulation import Simulation, simulate
@@ -49,6 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     request = read_request(arguments)
     for dtype in {parameter.dtype for parameter in request.sides.model.parameters}:
         numpy_dtype(dtype)  # raises if it is missing, before anything is planned
+    _check_layers(request.sides, arguments.layers)
     small = dataclasses.replace(request, sides=request.sides.scaled_down(arguments.layers))
     times_larger = _largest(request) // _largest(small)
     plan, steps = small.plan(times_larger=times_larger), Steps()
@@ -90,6 +98,16 @@ def run(arguments: argparse.Namespace) -> int:
         show_lines(f"{small.sides.model.name}: {parameters}, {size}; {sides}", "")
         _show(found, len(plan.ranks), times_larger)
     return 1 if found.wrong else 0
+
+
+def _check_layers(sides: Sides, num_layers: int | None) -> None:
+    """Raises LayoutError if stages would be left without a layer."""
+    for option, side in (("--from", sides.src), ("--to", sides.dst)):
+        if num_layers is not None and side.pp > num_layers:
+            raise LayoutError(
+                f"simulate: --layers {num_layers} are fewer than the {side.pp} pipeline stages of "
+                f"{side}. Give --layers {side.pp} or more, or fewer stages with {option}."
+            )
 
 
 def _largest(request: Request) -> int:

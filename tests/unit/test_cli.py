@@ -82,7 +82,9 @@ def test_help_names_every_command_with_a_summary(capsys):
         (("diff", "{model}"), "only one plan"),
         (("diff", "{model}", "{model}"), "no plan of format"),
         (("diff", "{model}", "{model}", "--other-to", "tp2"), "--other-to has no meaning"),
+        (("diff", "{folder}", "{model}"), "diff: '{folder}' is no file. A second argument asks"),
         (("simulate", "{model}", "--layers", "9"), "num_layers=9"),
+        (("simulate", "{model}", "--layers", "1"), "--layers 1 are fewer than the 2 pipeline"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(arguments, message, capsys, tmp_path):
@@ -128,6 +130,13 @@ def test_topologies_by_name_and_from_files(tmp_path):
     assert read_topology("gb200-nvl72:64", 128) == racks
     (tmp_path / "racks.json").write_text(racks.to_json())
     assert read_topology(str(tmp_path / "racks.json"), 128) == racks
+
+
+def test_rates_of_a_topology_file_are_bytes_per_second(tmp_path):
+    path = tmp_path / "slow.json"
+    path.write_text(Topology((0,) * 8, (0,) * 8, 8, 400, 450e9).to_json())
+    with pytest.raises(LayoutError, match=r"nic_bytes_per_second=400 is less .* Give bytes per"):
+        read_topology(str(path), 8)
 
 
 def test_a_topology_file_places_all_ranks(tmp_path):

@@ -237,7 +237,9 @@ def test_kv_heads_repeat_side_by_side():
     ("text", "message"),
     [
         ("", "'' is no degree"),
-        ("tp", "'tp' is no degree"),
+        ("pp8,tp", "'tp' is no degree. Its number is missing, as in 'tp2'"),
+        ("pp=8", "'pp=8' is no degree. Did you mean 'pp8'"),
+        ("PP8", "'PP8' is no degree. Did you mean 'pp8'"),
         ("tp4;dp2", "'tp4;dp2' is no degree"),
         ("tp4,,dp2", "'' is no degree"),
         ("tensor4", "'tensor4' is no degree.*tp .tensor parallelism"),
