@@ -16,7 +16,7 @@ from reshard.imbalance import imbalances
 from reshard.logical_space import Side, pieces_of_rank
 from reshard.matching import Casts, Matching, find_pairs
 from reshard.plan_summary import kind_of_name
-from reshard.plan_text import format_bytes, format_seconds
+from reshard.plan_text import counted, format_bytes, format_seconds
 from reshard.tensor_spec import TensorSpec
 from reshard.timing import POSTING
 from reshard.unevenness import uneven_dims
@@ -121,7 +121,7 @@ def _grouped(problems: Iterable[str]) -> Iterator[tuple[str, str]]:
         name, _, message = problem.partition(": ")
         names.setdefault(message, []).append(name)
     for message, group in names.items():
-        more = _count(len(group) - 1, "tensor")
+        more = counted(len(group) - 1, "tensor")
         also = f" The same holds for {more} like it." if len(group) > 1 else ""
         yield group[0], message + also
 
@@ -138,8 +138,8 @@ def lint_names(names: Iterable[str]) -> list[Finding]:
             "unknown-rule",
             kind,
             f"no sharding rule knows this name, so both sides replicate it "
-            f"({_count(number, 'tensor')}). Name its rule in a model file (Model.to_json), or give "
-            "layouts of your own.",
+            f"({counted(number, 'tensor')}). Name its rule in a model file (Model.to_json), or "
+            "give layouts of your own.",
         )
         for kind, number in Counter(map(kind_of_name, names)).items()
     ]
@@ -222,10 +222,10 @@ def _casts(plan: Plan) -> Iterator[Finding]:
             "warning" if is_narrowing else "note",
             "narrowing" if is_narrowing else "widening",
             f"{src} to {dst}",
-            f"a cast rule has {_count(number, 'tensor')} lose precision or range before the wire. "
+            f"a cast rule has {counted(number, 'tensor')} lose precision or range before the wire. "
             "Store both sides alike if that is not wanted."
             if is_narrowing
-            else f"the destination widens {_count(number, 'tensor')} that it receives as {src}.",
+            else f"the destination widens {counted(number, 'tensor')} that it receives as {src}.",
         )
 
 
@@ -388,7 +388,3 @@ def _relays(plan: Plan) -> Iterator[Finding]:
             f"destination ranks pass on what they received, in {plan.num_hops} hops; so far "
             "run_in_process alone carries that out.",
         )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

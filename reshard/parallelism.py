@@ -208,8 +208,16 @@ class Parallelism:
             first_rank: the lowest rank; the others follow without gaps.
 
         Raises:
-            LayoutError: if stages and layers, or tp and kv heads, do not fit.
+            LayoutError: if stages and layers, or tp and kv heads, do not fit; if the model is none.
         """
+        from reshard.model import Model  # which parses parallelisms itself
+
+        given: object = model
+        if not isinstance(given, Model):
+            raise LayoutError(
+                f"parallelism {self}: specs of {given!r:.60}, which is no Model. Give one, such as "
+                "Model.load('qwen3-235b')."
+            )
         stage_of_layer = model.stage_of_layers(self.layers_per_stage(model))
         degrees = Degrees(dp=self.dp, fsdp=self.fsdp, cp=self.cp, tp=self.tp, ep=self.ep)
         size = self.ranks_per_stage

@@ -11,7 +11,12 @@ if TYPE_CHECKING:
     from reshard.cluster_view import ClusterView
     from reshard.plan import Plan
 
-__all__ = ["describe", "explain", "format_box", "format_bytes", "format_seconds"]
+__all__ = ["counted", "describe", "explain", "format_box", "format_bytes", "format_seconds"]
+
+
+def counted(number: int, noun: str) -> str:
+    """Returns a number of things, such as `1 tensor` or `2 tensors`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def format_bytes(nbytes: float) -> str:
@@ -50,8 +55,9 @@ def describe(plan: Plan) -> str:
                 (forwarded if hop else sent)[src_rank] += nbytes
                 received[rank] += nbytes
     lines = [
-        f"{len(plan.pairs)} tensors, {len(plan.src_ranks)} source ranks -> "
-        f"{len(plan.dst_ranks)} destination ranks, {format_bytes(sum(sent.values()))} to move"
+        f"{counted(len(plan.pairs), 'tensor')}, {counted(len(plan.src_ranks), 'source rank')} -> "
+        f"{counted(len(plan.dst_ranks), 'destination rank')}, "
+        f"{format_bytes(sum(sent.values()))} to move"
         + (f", {format_bytes(sum(forwarded.values()))} sent on" if forwarded else "")
         + (f", {format_bytes(local)} copied in place" if local else ""),
         *_geometry_lines(plan, per_geometry),
@@ -71,8 +77,9 @@ def describe(plan: Plan) -> str:
 def _schedule_line(plan: Plan) -> str:
     schedule = plan.schedule
     return (
-        f"schedule: {schedule.num_rounds} rounds of {format_bytes(schedule.chunk_bytes)} "
-        f"per stream, {format_bytes(schedule.staging_bytes)} staging on the busiest rank "
+        f"schedule: {counted(schedule.num_rounds, 'round')} of "
+        f"{format_bytes(schedule.chunk_bytes)} per stream, "
+        f"{format_bytes(schedule.staging_bytes)} staging on the busiest rank "
         f"(budget {format_bytes(plan.staging_bytes)})"
     )
 
@@ -82,10 +89,10 @@ def _view_lines(view: ClusterView) -> list[str]:
     floor, prediction = view.floor, view.prediction
     return [
         f"{view.topology.name}: {format_bytes(view.loads.crossing)} into domains "
-        f"({format_bytes(floor.crossing)} at least), {view.num_hops} hops",
+        f"({format_bytes(floor.crossing)} at least), {counted(view.num_hops, 'hop')}",
         f"floor {format_seconds(floor.seconds)} ({floor.reason})",
         f"predicted {format_seconds(prediction.seconds)}, of which the floor is "
-        f"{view.share_of_floor:.1%}, in {prediction.num_rounds} rounds; "
+        f"{view.share_of_floor:.1%}, in {counted(prediction.num_rounds, 'round')}; "
         f"busiest: {prediction.busiest}",
         f"holders alone {format_seconds(view.direct.seconds)}, gather and broadcast "
         f"{format_seconds(view.gather_and_broadcast_seconds)}",
@@ -104,7 +111,8 @@ def _geometry_lines(plan: Plan, per_geometry: dict[int, list[int]]) -> list[str]
         cast = "" if pair.src.dtype == pair.dst.dtype else f" as {pair.dst.dtype}"
         lines.append(
             f"  {pair.name}{more}: {pair.src.dtype}{list(pair.src.shape)} {pair.src.layout} -> "
-            f"{list(pair.dst.shape)} {pair.dst.layout}{cast}, {transfers} transfers, "
+            f"{list(pair.dst.shape)} {pair.dst.layout}{cast}, "
+            f"{counted(transfers, 'transfer')}, "
             f"{format_bytes(nbytes)}"
         )
     return lines

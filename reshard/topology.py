@@ -56,8 +56,8 @@ class Topology:
             object.__setattr__(self, name, _read_places(self.name, name, getattr(self, name)))
         if len(self.hosts) != len(self.domains) or not self.hosts:
             raise LayoutError(
-                f"topology {self.name!r} has {len(self.hosts)} hosts and {len(self.domains)} "
-                "domains. Give one of each per rank."
+                f"topology {self.name!r} has hosts of {len(self.hosts)} and domains of "
+                f"{len(self.domains)} ranks. Give one of each per rank."
             )
         if not isinstance(self.name, str):
             raise LayoutError(f"topology: name={self.name!r} is no text. Give a name.")

@@ -22,7 +22,7 @@ from reshard.errors import LayoutError
 from reshard.page import make_page
 from reshard.plan import Plan
 from reshard.plan_summary import FORMAT, summarize
-from reshard.plan_text import format_bytes, format_seconds
+from reshard.plan_text import counted, format_bytes, format_seconds
 
 __all__ = ["add_arguments", "make_document", "ranks_text", "run"]
 
@@ -139,7 +139,7 @@ def _facts(document: dict[str, Any]) -> list[tuple[str, object]]:
         floor = document["floor"]
         crossing = document["crossing_bytes"]
         facts += [
-            ("topology", f"{topology['name']}, {topology['num_domains']} domains"),
+            ("topology", f"{topology['name']}, {counted(topology['num_domains'], 'domain')}"),
             ("moved between domains", format_bytes(crossing)),
             ("at least between domains", format_bytes(floor["crossing_bytes"])),
         ]

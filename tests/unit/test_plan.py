@@ -366,3 +366,17 @@ def test_a_small_tensor_can_be_planned_as_the_large_one_that_it_stands_for():
     )
     assert plan_of(512, times_larger=1).digest == small.digest != stand_in.digest
     stand_in.check()
+
+
+def test_a_budget_is_a_whole_number():
+    with pytest.raises(PlanError, match=r"staging_bytes='1GiB' is no whole number. Give bytes"):
+        make_plan(SRC, DST, staging_bytes="1GiB")
+
+
+def test_single_things_are_not_many_and_times_have_units():
+    whole = TensorSpec("w", (1 << 20,), "float32", Layout.replicated(Mesh.of(x=1)))
+    text = make_plan([whole], [whole.shifted(1)], topology=Topology.dgx_h100(2)).describe()
+    assert text.startswith("1 tensor, 1 source rank -> 1 destination rank, 4 MiB to move")
+    assert "1 transfer, 4 MiB" in text
+    assert "1 hop\nfloor 9.32 us (" in text
+    assert "in 1 round;" in text

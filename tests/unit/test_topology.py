@@ -186,8 +186,8 @@ def test_texts_that_lack_a_field_are_refused(name):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"domains": (0,)}, "topology 'lab' has 2 hosts and 1 domains. Give one of each per rank"),
-        ({"hosts": (), "domains": ()}, "has 0 hosts and 0 domains"),
+        ({"domains": (0,)}, "has hosts of 2 and domains of 1 ranks. Give one of each per rank"),
+        ({"hosts": (), "domains": ()}, "has hosts of 0 and domains of 0 ranks"),
         ({"nics_per_host": 0}, "nics_per_host=0 is not above 0"),
         ({"nic_bytes_per_second": -1.0}, r"nic_bytes_per_second=-1\.0 is not above 0"),
         (
