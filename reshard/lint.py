@@ -342,6 +342,8 @@ def _far_from_floor(plan: Plan) -> Iterator[Finding]:
     )
     mixed = sorted(one & other)
     remedy = "Other degrees or places of ranks may come nearer."
+    if sources & destinations:
+        remedy = f"Ranks are on both sides: what a domain lacks few of them may want. {remedy}"
     if mixed:
         which = f"domain{'s' * (len(mixed) > 1)} {', '.join(map(str, mixed[:8]))}"
         which += ", ..." * (len(mixed) > 8)

@@ -275,6 +275,18 @@ def test_a_card_that_is_busy_for_much_longer_than_the_floor(domains, remedy):
         assert finding.message.endswith(remedy)
 
 
+def test_what_a_domain_lacks_may_be_wanted_by_few_of_its_ranks():
+    layouts = [
+        Layout(Mesh.of(x=4), (Shard(0),)),
+        Layout(Mesh.of(dp=2, x=2), (Replicate(), Shard(0))),
+    ]
+    topology = Topology((0, 0, 1, 1), (0, 0, 1, 1), 2, 1e9, 1e12)
+    plan = make_plan(*[[spec(layout=each)] for each in layouts], topology=topology)
+    (finding,) = found(plan, "far-from-floor")
+    assert "2.00 times the floor" in finding.message
+    assert "Ranks are on both sides: what a domain lacks few of them may want." in finding.message
+
+
 def test_small_messages_without_a_topology_say_that_there_was_none():
     small = spec(shape=(8, 8))
     (finding,) = found(plan_of(small, small), "small-messages")
