@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from reshard.box import Box
 from reshard.errors import PlanError
 from reshard.layout import AnyLayout
 from reshard.logical_space import Side, pieces_of_rank
@@ -24,6 +25,7 @@ __all__ = [
     "explanations",
     "link_between",
     "pairs_of",
+    "ranks_text",
 ]
 
 Link = Literal["same rank", "inside the domain", "network"]
@@ -55,7 +57,7 @@ class Move:
         hop: 0 for what is read from a source's memory.
         nbytes: bytes on the wire.
         num_holders: how many source ranks hold the box; 0 for a copy in place and at later hops.
-        why: why the sending rank sends it, without its number in front.
+        why: why the sending rank sends it; a sentence without its start, which is the rank.
     """
 
     verb: Literal["sends", "receives"]
@@ -120,8 +122,8 @@ def explanations(plan: Plan, name: str, rank: int) -> list[Explanation]:
                 tuple(zip(space.names, space.shape, strict=True)),
                 str(pair.wire_dtype),
                 rank,
-                _held(pair.src.layout, pair.geometry.src, len(space.shape), rank),
-                _held(pair.dst.layout, pair.geometry.dst, len(space.shape), rank),
+                _held(pair.src_side, len(space.shape), rank),
+                _held(pair.dst_side, len(space.shape), rank),
                 tuple(moves),
             )
         )
@@ -148,8 +150,8 @@ def check_rank(plan: Plan, rank: int) -> None:
     """Raises PlanError for a rank that is on no side of a plan."""
     if rank not in plan.ranks:
         raise PlanError(
-            f"no rank of this plan is {rank!r}: the source has {_ranks_text(plan.src_ranks)}, the "
-            f"destination {_ranks_text(plan.dst_ranks)}. Ranks of both sides are numbered in one "
+            f"no rank of this plan is {rank!r}: the source has {_numbers(plan.src_ranks)}, the "
+            f"destination {_numbers(plan.dst_ranks)}. Ranks of both sides are numbered in one "
             "space; TensorSpec.shifted moves one side's."
         )
 
@@ -168,68 +170,111 @@ def _names(pair: TensorPair) -> set[str]:
     return {pair.name, pair.src.name, pair.dst.name}
 
 
-def _held(layout: AnyLayout, side: Side, ndim: int, rank: int) -> Held:
-    return Held(layout, tuple((p.start, p.stop) for p in pieces_of_rank(side, ndim, rank)))
+def _held(side: Side, ndim: int, rank: int) -> Held:
+    return Held(side.layout, tuple((p.start, p.stop) for p in pieces_of_rank(side, ndim, rank)))
 
 
 def _move(plan: Plan, verb: Literal["sends", "receives"], transfer: Transfer) -> Move:
-    num_holders = 0
-    peer = transfer.dst_rank if verb == "sends" else transfer.src_rank
-    if transfer.src_rank == transfer.dst_rank:
-        why = "which holds it already"
+    is_copy = transfer.src_rank == transfer.dst_rank
+    holders = () if is_copy else _holders(plan, transfer)
+    if is_copy:
+        why = "holds it already"
     elif transfer.hop:
-        why = (
-            f"which received it at hop {transfer.hop - 1} and passes it on{_reach(plan, transfer)}"
-        )
+        why = f"received it at hop {transfer.hop - 1} and {_passing(plan, transfer, holders)}"
     else:
-        num_holders = _num_holders(plan, transfer)
-        why = (
-            "the only holder"
-            if num_holders == 1
-            else f"one of {num_holders} holders, which share out stripes and turns so that all "
-            "send alike"
-        )
+        why = _serving(plan, transfer, holders)
     return Move(
         verb,
         transfer.start,
         transfer.stop,
-        peer,
+        transfer.dst_rank if verb == "sends" else transfer.src_rank,
         link_between(plan, transfer.src_rank, transfer.dst_rank),
         transfer.hop,
         plan.nbytes(transfer),
-        num_holders,
+        0 if transfer.hop else len(holders),
         why,
     )
 
 
-def _reach(plan: Plan, transfer: Transfer) -> str:
-    """Returns why it is passed on, as far as domains say."""
+def _serving(plan: Plan, transfer: Transfer, holders: tuple[int, ...]) -> str:
+    """Returns why a holder sends it: those of the taker's own domain do, if there are any."""
+    if len(holders) == 1:
+        return "is the only holder"
+    near = _within(plan, transfer.dst_rank, holders)
+    if near:
+        of_domain = f"of domain {_domain(plan, transfer.dst_rank)}"
+        if len(near) == 1:
+            return f"is the only holder {of_domain}, one of {len(holders)} in all"
+        listed = ranks_text(near)
+        return f"is one of {len(near)} holders {of_domain} ({listed}), {_sharing(plan, near)}"
+    text = f"is one of {len(holders)} holders ({ranks_text(holders)}), {_sharing(plan, holders)}"
     if plan.topology is None:
-        return ""
-    if link_between(plan, transfer.src_rank, transfer.dst_rank) == "inside the domain":
-        return " inside their domain, which gets each byte once from outside"
-    return " to another domain, for the holders have no time for all domains"
+        return text
+    return f"{text}; none is in domain {_domain(plan, transfer.dst_rank)}"
 
 
-def _num_holders(plan: Plan, transfer: Transfer) -> int:
-    geometry = plan.pairs[transfer.pair].geometry
-    count = 0
-    for rank in geometry.src.layout.ranks:
-        for piece in pieces_of_rank(geometry.src, len(geometry.space.shape), rank):
-            if all(
-                a <= b and c <= d
-                for a, b, c, d in zip(
-                    piece.start, transfer.start, transfer.stop, piece.stop, strict=True
-                )
-            ):
-                count += 1
-                break
-    return count
+def _sharing(plan: Plan, holders: tuple[int, ...]) -> str:
+    if tuple(sorted(holders)) in plan.planner.shares:
+        return "which share it out unevenly, as some of them have more to send besides"
+    return "which share it out"
 
 
-def _ranks_text(ranks: tuple[int, ...]) -> str:
-    """Returns ascending ranks in few words."""
-    if len(ranks) > 1 and ranks[-1] - ranks[0] == len(ranks) - 1:
-        return f"{ranks[0]} to {ranks[-1]}"
+def _passing(plan: Plan, transfer: Transfer, holders: tuple[int, ...]) -> str:
+    """Returns to where a rank passes it on, and why the holders do not send it there."""
+    if plan.topology is None:
+        return "passes it on"
+    domain = _domain(plan, transfer.dst_rank)
+    if link_between(plan, transfer.src_rank, transfer.dst_rank) != "inside the domain":
+        return f"passes it on to domain {domain}, as the holders have no time for all domains"
+    near = _within(plan, transfer.dst_rank, holders)
+    reason = "which gets each byte once from outside"
+    if near:
+        reason = f"where {ranks_text(near)} send{'s' if len(near) == 1 else ''} each byte once"
+    return f"passes it on inside domain {domain}, {reason}"
+
+
+def _domain(plan: Plan, rank: int) -> int:
+    return -1 if plan.topology is None else plan.topology.domains[rank]
+
+
+def _within(plan: Plan, rank: int, others: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns those of other ranks that are in a rank's domain; none without a topology."""
+    return tuple([each for each in others if link_between(plan, each, rank) == "inside the domain"])
+
+
+def _holders(plan: Plan, transfer: Transfer) -> tuple[int, ...]:
+    """Returns the source ranks that hold all of it, ascending."""
+    pair = plan.pairs[transfer.pair]
+    side, ndim = pair.src_side, len(pair.geometry.space.shape)
+    wanted = Box.from_bounds(transfer.start, transfer.stop)
+    return tuple(
+        sorted(
+            rank
+            for rank in side.layout.ranks
+            if any(
+                Box.from_bounds(piece.start, piece.stop).contains(wanted)
+                for piece in pieces_of_rank(side, ndim, rank)
+            )
+        )
+    )
+
+
+def ranks_text(ranks: tuple[int, ...]) -> str:
+    """Returns ascending ranks in few words.
+
+    Example:
+        >>> ranks_text((7,)), ranks_text((4, 5, 6)), ranks_text(tuple(range(3, 64, 4)))
+        ('rank 7', 'ranks 4 to 6', 'ranks 3 to 63 in steps of 4')
+    """
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return f"ranks {_numbers(ranks)}"
+
+
+def _numbers(ranks: tuple[int, ...]) -> str:
+    step = ranks[1] - ranks[0] if len(ranks) > 1 else 1
+    is_even = ranks == tuple(range(ranks[0], ranks[-1] + 1, step)) if ranks else False
+    if is_even and len(ranks) > 1 and (step == 1 or len(ranks) > 8):
+        return f"{ranks[0]} to {ranks[-1]}" + (f" in steps of {step}" if step > 1 else "")
     shown = ", ".join(map(str, ranks[:8]))
     return shown if len(ranks) <= 8 else f"{shown}, ... ({len(ranks)} in all)"

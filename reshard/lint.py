@@ -16,7 +16,7 @@ from reshard.imbalance import imbalances
 from reshard.logical_space import Side, pieces_of_rank
 from reshard.matching import Casts, Matching, find_pairs
 from reshard.plan_summary import kind_of_name
-from reshard.plan_text import format_bytes
+from reshard.plan_text import counted, format_bytes, format_seconds
 from reshard.tensor_spec import TensorSpec
 from reshard.timing import POSTING
 from reshard.unevenness import uneven_dims
@@ -24,11 +24,14 @@ from reshard.unevenness import uneven_dims
 if TYPE_CHECKING:
     from reshard.plan import Plan
 
-__all__ = ["SMALL_MESSAGE_BYTES", "Finding", "lint", "lint_names", "lint_specs"]
+__all__ = ["MAX_TIMES_FLOOR", "SMALL_MESSAGE_BYTES", "Finding", "lint", "lint_names", "lint_specs"]
 
 Severity = Literal["error", "warning", "note"]
 SMALL_MESSAGE_BYTES: Final = 64 << 10
 """Below this, a message costs as much as its latency."""
+
+MAX_TIMES_FLOOR: Final = 1.1
+"""How much longer than the floor the busiest link may be busy before that is a finding."""
 
 _WORST_FIRST: Final[tuple[Severity, ...]] = ("error", "warning", "note")
 
@@ -118,7 +121,7 @@ def _grouped(problems: Iterable[str]) -> Iterator[tuple[str, str]]:
         name, _, message = problem.partition(": ")
         names.setdefault(message, []).append(name)
     for message, group in names.items():
-        more = _count(len(group) - 1, "tensor")
+        more = counted(len(group) - 1, "tensor")
         also = f" The same holds for {more} like it." if len(group) > 1 else ""
         yield group[0], message + also
 
@@ -135,8 +138,8 @@ def lint_names(names: Iterable[str]) -> list[Finding]:
             "unknown-rule",
             kind,
             f"no sharding rule knows this name, so both sides replicate it "
-            f"({_count(number, 'tensor')}). Name its rule in a model file (Model.to_json), or give "
-            "layouts of your own.",
+            f"({counted(number, 'tensor')}). Name its rule in a model file (Model.to_json), or "
+            "give layouts of your own.",
         )
         for kind, number in Counter(map(kind_of_name, names)).items()
     ]
@@ -150,6 +153,7 @@ def lint(plan: Plan) -> list[Finding]:
             *_uneven(plan),
             *_staging(plan),
             *_unbalanced(plan),
+            *_far_from_floor(plan),
             *_small(plan),
             *_relays(plan),
         ]
@@ -218,10 +222,10 @@ def _casts(plan: Plan) -> Iterator[Finding]:
             "warning" if is_narrowing else "note",
             "narrowing" if is_narrowing else "widening",
             f"{src} to {dst}",
-            f"a cast rule has {_count(number, 'tensor')} lose precision or range before the wire. "
+            f"a cast rule has {counted(number, 'tensor')} lose precision or range before the wire. "
             "Store both sides alike if that is not wanted."
             if is_narrowing
-            else f"the destination widens {_count(number, 'tensor')} that it receives as {src}.",
+            else f"the destination widens {counted(number, 'tensor')} that it receives as {src}.",
         )
 
 
@@ -319,6 +323,43 @@ def _unbalanced(plan: Plan) -> Iterator[Finding]:
         )
 
 
+def _far_from_floor(plan: Plan) -> Iterator[Finding]:
+    """A link that is busy for longer than some other plan might need."""
+    topology = plan.topology
+    if topology is None:
+        return
+    try:
+        view = plan.view
+    except PlanError:  # `_staging` has said it
+        return
+    floor = view.floor
+    if view.busy_seconds <= MAX_TIMES_FLOOR * floor.seconds:
+        return
+    sources, destinations = set(plan.src_ranks), set(plan.dst_ranks)
+    one, other = (
+        {topology.domains[rank] for rank in ranks}
+        for ranks in (sources - destinations, destinations - sources)
+    )
+    mixed = sorted(one & other)
+    remedy = "Other degrees or places of ranks may come nearer."
+    if sources & destinations:
+        remedy = f"Ranks are on both sides: what a domain lacks few of them may want. {remedy}"
+    if mixed:
+        which = f"domain{'s' * (len(mixed) > 1)} {', '.join(map(str, mixed[:8]))}"
+        which += ", ..." * (len(mixed) > 8)
+        remedy = f"In {which} there are ranks of both sides; give each side domains of its own."
+    yield Finding(
+        "warning",
+        "far-from-floor",
+        view.busiest,
+        f"it is busy for {format_seconds(view.busy_seconds)}, "
+        f"{view.busy_seconds / floor.seconds:.2f} times the floor of "
+        f"{format_seconds(floor.seconds)} ({floor.reason}). Only ranks that want a box take it in, "
+        f"and only those that have it send it, so that cards and links of others stay idle. "
+        f"{remedy}",
+    )
+
+
 def _small(plan: Plan) -> Iterator[Finding]:
     streams = plan.stream_bytes()
     small = [nbytes for nbytes in streams.values() if nbytes < SMALL_MESSAGE_BYTES]
@@ -330,7 +371,13 @@ def _small(plan: Plan) -> Iterator[Finding]:
             f"{len(small)} of {len(streams)} streams between two ranks are below "
             f"{format_bytes(SMALL_MESSAGE_BYTES)} (the least is {format_bytes(min(small))}); they "
             "cost as much as their latency. Fewer destination replicas or coarser cuts make larger "
-            "ones.",
+            "ones."
+            + (
+                ""
+                if plan.topology is not None
+                else " This is without a topology; with one, domains take in each byte once, so "
+                "that others send to others."
+            ),
         )
 
 
@@ -343,7 +390,3 @@ def _relays(plan: Plan) -> Iterator[Finding]:
             f"destination ranks pass on what they received, in {plan.num_hops} hops; so far "
             "run_in_process alone carries that out.",
         )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

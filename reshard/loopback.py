@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from reshard.buffers import Buffer, BufferKey, check_apart, check_buffers
 from reshard.dtypes import DType
 from reshard.errors import LayoutError, TransferTimeout, UnsupportedError
+from reshard.explanation import ranks_text
 from reshard.plan import Plan
 from reshard.program_table import make_program_tables
 from reshard.tensor_spec import TensorSpec
@@ -48,7 +49,7 @@ def numpy_dtype(dtype: DType) -> np.dtype:
         import ml_dtypes
     except ImportError as error:
         raise UnsupportedError(
-            f"NumPy itself has no {dtype}; install ml_dtypes, or use views as integers."
+            f"NumPy by itself has no {dtype}. Install what adds it: pip install ml_dtypes."
         ) from error
     found: np.dtype = np.dtype(getattr(ml_dtypes, str(dtype)))
     return found
@@ -99,8 +100,8 @@ def run_in_process(
         Per destination rank, per stored name, the local array.
 
     Raises:
-        LayoutError: if an array does not fit the layout that its spec declares, or the arrays are
-            not given per rank and name.
+        LayoutError: if an array does not fit the layout that its spec declares, is of a rank that
+            its side of the plan has not, or the arrays are not given per rank and name.
         ImportError: if NumPy is not installed.
 
     Example:
@@ -120,8 +121,8 @@ def run_in_process(
     dst_specs = list({id(pair.dst): pair.dst for pair in plan.pairs}.values())
     if destinations is None:
         destinations = _new_arrays(dst_specs, plan.dst_ranks)
-    src_buffers = _buffers("sources", sources)
-    dst_buffers = _buffers("destinations", destinations)
+    src_buffers = _buffers("sources", sources, plan.src_ranks)
+    dst_buffers = _buffers("destinations", destinations, plan.dst_ranks)
     check_buffers(src_specs, list(plan.src_ranks), src_buffers, writes=False)
     check_buffers(dst_specs, list(plan.dst_ranks), dst_buffers, writes=True)
     check_apart(src_buffers, dst_buffers)
@@ -149,12 +150,19 @@ def run_in_process(
     }
 
 
-def _buffers(argument: str, arrays: Arrays) -> dict[BufferKey, Buffer]:
+def _buffers(argument: str, arrays: Arrays, ranks: tuple[int, ...]) -> dict[BufferKey, Buffer]:
     buffers: dict[BufferKey, Buffer] = {}
+    known = frozenset(ranks)
     for rank, by_name in _items(argument, arrays):
         for name, array_ in _items(f"{argument}[{rank!r}]", by_name):
             if array_ is not None:
                 _check_array(f"{argument}[{rank!r}][{name!r}]", array_)
+                if rank not in known:
+                    raise LayoutError(
+                        f"{argument}[{rank!r}]: the plan has no such rank on this side, where it "
+                        f"has {ranks_text(ranks)}. Give arrays of these alone; specs that were "
+                        "shifted have other ranks than before."
+                    )
                 buffers[rank, name] = buffer_of_array(array_)
     return buffers
 

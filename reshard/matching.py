@@ -101,6 +101,16 @@ class TensorPair(NamedTuple):
         """Number of elements of the canonical tensor."""
         return self.geometry.space.num_elements
 
+    @property
+    def src_side(self) -> Side:
+        """The source as `geometry.src` has it, with the pair's own ranks."""
+        return Side(self.src.shape, self.src.layout, self.geometry.src.rows)
+
+    @property
+    def dst_side(self) -> Side:
+        """The destination as `geometry.dst` has it, with the pair's own ranks."""
+        return Side(self.dst.shape, self.dst.layout, self.geometry.dst.rows)
+
     def dtype_at(self, hop: int) -> DType:
         """Returns what is sent at a hop; what was received goes on bit by bit as it is stored."""
         return self.dst.dtype if hop else self.wire_dtype
@@ -172,8 +182,8 @@ def match(
             [f"{name}: no destination takes this source tensor." for name in unused],
         )
         raise PlanError(
-            f"{counts} do not fit; {len(found.pairs)} names pair up, {num_problems} "
-            f"problem{'' if num_problems == 1 else 's'}:"
+            f"{counts} do not fit; {len(found.pairs)} pair up by name, shape and type, "
+            f"{num_problems} problem{'' if num_problems == 1 else 's'}:"
             + "".join(map(listed, kinds))
             + remedies(num_problems, found.missing_casts, unused, uncovered)
         )

@@ -163,16 +163,16 @@ class Parallelism:
         degrees: dict[str, int] = {}
         layers: tuple[int, ...] = ()
         for item in str(text).split(","):
-            found = _ITEM.fullmatch(item.strip())
-            kind = found[1] if found else ""
-            if not found or kind not in {*_KINDS, "world"} or (found[3] and kind != "pp"):
+            found = _read_degree(item.strip())
+            if not found:
                 raise LayoutError(
                     f"parallelism {text!r}: {item.strip()!r} is no degree."
-                    f"{did_you_mean(item.strip().rstrip('0123456789'), _KINDS)} Give a kind and a "
-                    f"number, joined by commas, as in 'pp4,tp8,dp2'; kinds are "
+                    f"{_meant(item.strip())} Give a kind and a number, joined by commas, as in "
+                    "'pp4,tp8,dp2'; kinds are "
                     f"{', '.join(f'{name} ({what})' for name, what in _KINDS.items())} and world "
                     "(all ranks)."
                 )
+            kind = found[1]
             if kind in degrees:
                 raise LayoutError(f"parallelism {text!r}: {kind} is given twice.")
             degrees[kind] = int(found[2])
@@ -208,8 +208,16 @@ class Parallelism:
             first_rank: the lowest rank; the others follow without gaps.
 
         Raises:
-            LayoutError: if stages and layers, or tp and kv heads, do not fit.
+            LayoutError: if stages and layers, or tp and kv heads, do not fit; if the model is none.
         """
+        from reshard.model import Model  # which parses parallelisms itself
+
+        given: object = model
+        if not isinstance(given, Model):
+            raise LayoutError(
+                f"parallelism {self}: specs of {given!r:.60}, which is no Model. Give one, such as "
+                "Model.load('qwen3-235b')."
+            )
         stage_of_layer = model.stage_of_layers(self.layers_per_stage(model))
         degrees = Degrees(dp=self.dp, fsdp=self.fsdp, cp=self.cp, tp=self.tp, ep=self.ep)
         size = self.ranks_per_stage
@@ -243,3 +251,20 @@ class Parallelism:
 
     def __str__(self) -> str:
         return self._text()
+
+
+def _read_degree(text: str) -> re.Match[str] | None:
+    """Returns kind, number and layers per stage of a degree, or None if the text is none."""
+    found = _ITEM.fullmatch(text)
+    is_one = found and found[1] in {*_KINDS, "world"} and (found[1] == "pp" or not found[3])
+    return found if is_one else None
+
+
+def _meant(text: str) -> str:
+    """Returns what to write instead of a text that is no degree, as far as it can be guessed."""
+    plain = re.sub(r"[\s=_-]", "", text.lower())
+    if plain in {*_KINDS, "world"}:
+        return f" Its number is missing, as in '{plain}2'."
+    if _read_degree(plain):
+        return f" Did you mean {plain!r}?"
+    return did_you_mean(plain.rstrip("0123456789"), _KINDS)

@@ -7,6 +7,7 @@ digests before the first byte moves.
 from __future__ import annotations
 
 import hashlib
+import operator
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
@@ -52,8 +53,14 @@ class Plan:
         staging_bytes: int,
         topology: Topology | None = None,
     ) -> None:
+        try:
+            self.staging_bytes = operator.index(staging_bytes)
+        except TypeError:
+            raise PlanError(
+                f"staging_bytes={staging_bytes!r} is no whole number. Give bytes, such as 1 << 30 "
+                "for 1 GiB."
+            ) from None
         self.pairs = tuple(pairs)
-        self.staging_bytes = staging_bytes
         self.topology = topology
         if not (topology is None or isinstance(topology, Topology)):
             raise PlanError(

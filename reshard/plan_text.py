@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from reshard.explanation import Move, explanations
+from reshard.explanation import Move, explanations, ranks_text
 
 if TYPE_CHECKING:
     from reshard.cluster_view import ClusterView
     from reshard.plan import Plan
 
-__all__ = ["describe", "explain", "format_box", "format_bytes"]
+__all__ = ["counted", "describe", "explain", "format_box", "format_bytes", "format_seconds"]
+
+
+def counted(number: int, noun: str) -> str:
+    """Returns a number of things, such as `1 tensor` or `2 tensors`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def format_bytes(nbytes: float) -> str:
@@ -21,6 +26,13 @@ def format_bytes(nbytes: float) -> str:
             return f"{nbytes:.4g} {unit}"
         nbytes /= 1024
     return f"{nbytes:.4g} TiB"
+
+
+def format_seconds(seconds: float) -> str:
+    """Returns a time with three digits and a unit that suits it."""
+    if seconds >= 1 or seconds == 0:
+        return f"{seconds:.3g} s"
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
 
 
 def describe(plan: Plan) -> str:
@@ -43,8 +55,9 @@ def describe(plan: Plan) -> str:
                 (forwarded if hop else sent)[src_rank] += nbytes
                 received[rank] += nbytes
     lines = [
-        f"{len(plan.pairs)} tensors, {len(plan.src_ranks)} source ranks -> "
-        f"{len(plan.dst_ranks)} destination ranks, {format_bytes(sum(sent.values()))} to move"
+        f"{counted(len(plan.pairs), 'tensor')}, {counted(len(plan.src_ranks), 'source rank')} -> "
+        f"{counted(len(plan.dst_ranks), 'destination rank')}, "
+        f"{format_bytes(sum(sent.values()))} to move"
         + (f", {format_bytes(sum(forwarded.values()))} sent on" if forwarded else "")
         + (f", {format_bytes(local)} copied in place" if local else ""),
         *_geometry_lines(plan, per_geometry),
@@ -64,8 +77,9 @@ def describe(plan: Plan) -> str:
 def _schedule_line(plan: Plan) -> str:
     schedule = plan.schedule
     return (
-        f"schedule: {schedule.num_rounds} rounds of {format_bytes(schedule.chunk_bytes)} "
-        f"per stream, {format_bytes(schedule.staging_bytes)} staging on the busiest rank "
+        f"schedule: {counted(schedule.num_rounds, 'round')} of "
+        f"{format_bytes(schedule.chunk_bytes)} per stream, "
+        f"{format_bytes(schedule.staging_bytes)} staging on the busiest rank "
         f"(budget {format_bytes(plan.staging_bytes)})"
     )
 
@@ -76,12 +90,13 @@ def _view_lines(view: ClusterView) -> list[str]:
     conventional = view.gather_and_broadcast_seconds
     return [
         f"{view.topology.name}: {format_bytes(view.loads.crossing)} into domains "
-        f"({format_bytes(floor.crossing)} at least), {view.num_hops} hops",
-        f"floor {floor.seconds:.4g} s ({floor.reason})",
-        f"predicted {prediction.seconds:.4g} s, of which the floor is {view.share_of_floor:.1%}, "
-        f"in {prediction.num_rounds} rounds; busiest: {prediction.busiest}",
-        f"holders alone {view.direct.seconds:.4g} s"
-        + ("" if conventional is None else f", gather and broadcast {conventional:.4g} s"),
+        f"({format_bytes(floor.crossing)} at least), {counted(view.num_hops, 'hop')}",
+        f"floor {format_seconds(floor.seconds)} ({floor.reason})",
+        f"predicted {format_seconds(prediction.seconds)}, of which the floor is "
+        f"{view.share_of_floor:.1%}, in {counted(prediction.num_rounds, 'round')}; "
+        f"busiest: {prediction.busiest}",
+        f"holders alone {format_seconds(view.direct.seconds)}"
+        + (f", gather and broadcast {format_seconds(conventional)}" if conventional else ""),
     ]
 
 
@@ -97,7 +112,8 @@ def _geometry_lines(plan: Plan, per_geometry: dict[int, list[int]]) -> list[str]
         cast = "" if pair.src.dtype == pair.dst.dtype else f" as {pair.dst.dtype}"
         lines.append(
             f"  {pair.name}{more}: {pair.src.dtype}{list(pair.src.shape)} {pair.src.layout} -> "
-            f"{list(pair.dst.shape)} {pair.dst.layout}{cast}, {transfers} transfers, "
+            f"{list(pair.dst.shape)} {pair.dst.layout}{cast}, "
+            f"{counted(transfers, 'transfer')}, "
             f"{format_bytes(nbytes)}"
         )
     return lines
@@ -120,7 +136,8 @@ def explain(plan: Plan, name: str, rank: int) -> str:
         dims = ", ".join(f"{dim}={size}" for dim, size in found.dims)
         lines.append(f"{found.name} in logical dims ({dims}), {found.wire_dtype} on the wire")
         for role, held in (("source", found.src), ("destination", found.dst)):
-            lines.append(f"  {role}: {held.layout}")
+            ranks = tuple(sorted(held.layout.ranks))
+            lines.append(f"  {role}: {held.layout} on {ranks_text(ranks)}")
             lines += [f"    rank {rank} holds {format_box(*box)}" for box in held.boxes]
         lines += [_move_line(move, rank) for move in found.moves]
         if not found.moves:
@@ -136,9 +153,8 @@ def format_box(start: tuple[int, ...], stop: tuple[int, ...]) -> str:
 def _move_line(move: Move, rank: int) -> str:
     text = f"  {move.verb} {format_box(move.start, move.stop)} {format_bytes(move.nbytes)}"
     if move.peer == rank:
-        return f"{text}: a copy within rank {rank}, {move.why}"
+        return f"{text}: a copy within rank {rank}, which {move.why}"
     arrow = "to" if move.verb == "sends" else "from"
     over = {None: "", "network": " over the network"}.get(move.link, f" {move.link}")
     sender = rank if move.verb == "sends" else move.peer
-    is_or_which = f"is {move.why}" if move.num_holders else move.why
-    return f"{text} {arrow} rank {move.peer}{over}; rank {sender} {is_or_which}"
+    return f"{text} {arrow} rank {move.peer}{over}; rank {sender} {move.why}"

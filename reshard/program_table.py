@@ -15,7 +15,7 @@ from typing import NamedTuple
 from reshard.buffers import Buffer, BufferKey
 from reshard.errors import PlanError
 from reshard.legs import Leg
-from reshard.logical_space import LogicalRow, Piece, Side, copy_numbers, pieces_of_rank
+from reshard.logical_space import LogicalRow, Piece, copy_numbers, pieces_of_rank
 from reshard.matching import TensorPair
 from reshard.padding import padding_regions
 from reshard.plan import Plan
@@ -204,13 +204,11 @@ class _Builder:
         strides: tuple[int, ...],
     ) -> list[tuple[int, Slot]]:
         geometry = pair.geometry
-        spec = (pair.src, pair.dst)[side]
-        position = spec.layout.position(rank)
+        position = (pair.src, pair.dst)[side].layout.position(rank)
         key = side, direction, id(geometry), position, id(legs), strides
         slots = self._slots.get(key)
         if slots is None:
-            rows = (geometry.src.rows, geometry.dst.rows)[side]
-            own = Side(spec.shape, spec.layout, rows)
+            own = pair.dst_side if side else pair.src_side
             pieces = pieces_of_rank(own, len(geometry.space.shape), rank)
             copies = [leg.copy if direction == _RECEIVE else leg.src_copy for leg in legs]
             # Any piece of a source will do; of a destination each one is filled for itself, and
@@ -220,7 +218,7 @@ class _Builder:
             slots = self._slots[key] = []
             for leg, copy in zip(legs, copies, strict=True):
                 piece = _piece_of(candidates, leg, copy)
-                place = locate(rows, piece, leg.start, leg.stop, strides)
+                place = locate(own.rows, piece, leg.start, leg.stop, strides)
                 slots.append((leg.peer, place))
         return slots
 

@@ -28,7 +28,6 @@ from reshard.matching import TensorPair
 from reshard.places import PlaceTable
 from reshard.supplies import costs_of, unequal_ranks
 from reshard.sweep import parts_of_wanted
-from reshard.tensor_spec import TensorSpec
 from reshard.topology import Topology
 from reshard.transfer import BoxKey, Transfer
 
@@ -146,8 +145,8 @@ def _regions_of_pair(
     number: int, pair: TensorPair, domains: Sequence[int] | None, direct: tuple[int, int]
 ) -> Iterator[_Region]:
     ndim = len(pair.geometry.space.shape)
-    held = _stored(pair.src, pair.geometry.src, ndim)
-    wanted = _stored(pair.dst, pair.geometry.dst, ndim)
+    held = _stored(pair.src_side, ndim)
+    wanted = _stored(pair.dst_side, ndim)
     order = {rank: position for position, rank in enumerate(pair.src.layout.ranks)}
     dst_order = {rank: position for position, rank in enumerate(pair.dst.layout.ranks)}
     taken = list(wanted.values())
@@ -167,11 +166,10 @@ def _regions_of_pair(
             yield _Region(number, pair, want, region, givers_in_order, takers, domains, direct)
 
 
-def _stored(spec: TensorSpec, side: Side, ndim: int) -> dict[BoxKey, list[tuple[int, int]]]:
+def _stored(side: Side, ndim: int) -> dict[BoxKey, list[tuple[int, int]]]:
     """Returns the (rank, copy) that store each distinct box, in the order of the layout's ranks."""
     stored: dict[BoxKey, list[tuple[int, int]]] = defaultdict(list)
-    side = Side(spec.shape, spec.layout, side.rows)
-    for rank in spec.layout.ranks:
+    for rank in side.layout.ranks:
         pieces = pieces_of_rank(side, ndim, rank)
         for piece, copy in zip(pieces, copy_numbers(pieces), strict=True):
             stored[piece.start, piece.stop].append((rank, copy))

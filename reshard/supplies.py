@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from reshard.division import cut_dim
+from reshard.errors import PlanError
 from reshard.fair_shares import Ranks, components, fair_shares
 from reshard.geometry_plan import GeometryPlan
 from reshard.holders import Shares, Weights
@@ -76,9 +77,6 @@ def holder_shares(
         kinds: all kinds of pairs of a plan.
         plan_of: plans a kind with holders that share evenly.
         topology: where all ranks are; None if that does not matter.
-
-    Raises:
-        PlanError: if a source layout does not hold what a destination wants.
     """
     unequal = unequal_ranks([kind.first.src for kind in kinds])
     supplies: Counter[tuple[Ranks, bool]] = Counter()
@@ -86,7 +84,11 @@ def holder_shares(
         if unequal.isdisjoint(kind.src_ranks):
             continue
         per_element = kind.first.dtype_at(0).itemsize * len(kind.members)
-        for shipment in plan_of(kind).shipments():
+        try:
+            shipments = plan_of(kind).shipments()
+        except PlanError:  # raised again whenever this kind is planned; others must not name it
+            continue
+        for shipment in shipments:
             delivery = shipment.delivery
             if delivery is None:
                 continue

@@ -20,6 +20,8 @@ from reshard.errors import LayoutError
 __all__ = ["Topology"]
 
 _RANKS_PER_RACK = 72
+_MOST = 1e18
+"""Bytes per second that no link reaches; sums and quotients of such numbers stay finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,8 @@ class Topology:
         name: for people.
 
     Raises:
-        LayoutError: if a number is not above 0, or the lists are of different lengths.
+        LayoutError: if a number is not above 0, or not whole where it counts, or the lists are of
+            different lengths.
 
     Example:
         >>> topology = Topology.dgx_h100(16)
@@ -55,15 +58,14 @@ class Topology:
             object.__setattr__(self, name, _read_places(self.name, name, getattr(self, name)))
         if len(self.hosts) != len(self.domains) or not self.hosts:
             raise LayoutError(
-                f"topology {self.name!r} has {len(self.hosts)} hosts and {len(self.domains)} "
-                "domains. Give one of each per rank."
+                f"topology {self.name!r} has hosts of {len(self.hosts)} and domains of "
+                f"{len(self.domains)} ranks. Give one of each per rank."
             )
         if not isinstance(self.name, str):
             raise LayoutError(f"topology: name={self.name!r} is no text. Give a name.")
-        for name in ("nics_per_host", "nic_bytes_per_second", "link_bytes_per_second"):
-            value = getattr(self, name)
-            if not isinstance(value, int | float) or not 0 < value < math.inf:
-                raise LayoutError(f"topology {self.name!r}: {name}={value!r} is not above 0.")
+        _check_number(self.name, "nics_per_host", self.nics_per_host, is_whole=True)
+        for name in ("nic_bytes_per_second", "link_bytes_per_second"):
+            _check_number(self.name, name, getattr(self, name))
 
     @classmethod
     def dgx_h100(cls, num_ranks: int) -> Self:
@@ -139,10 +141,14 @@ class Topology:
         except (ValueError, RecursionError) as error:  # also numbers of thousands of digits
             raise LayoutError(f"topology: not JSON, {error}.") from None
         wanted = {field.name for field in fields(cls)}
-        if not isinstance(found, Mapping) or not wanted - {"name"} <= set(found) <= wanted:
+        names = set(found) if isinstance(found, Mapping) else set()
+        missing, unknown = wanted - {"name"} - names, names - wanted
+        if missing or unknown:
+            problems = f"; it lacks {', '.join(sorted(missing))}" if missing else ""
+            problems += f"; it has {', '.join(map(repr, sorted(unknown)[:4]))}" if unknown else ""
             raise LayoutError(
-                f"topology: not an object with the fields {', '.join(sorted(wanted))}, as "
-                "Topology.to_json writes it."
+                f"topology: not an object with the fields {', '.join(sorted(wanted))}{problems}. "
+                "Write it as Topology.to_json does."
             )
         return cls(**found)
 
@@ -179,9 +185,32 @@ def _numbered(names: Iterable[str]) -> tuple[int, ...]:
 
 
 def _read_places(topology: str, name: str, given: object) -> tuple[int, ...]:
-    try:
-        return tuple([operator.index(place) for place in given])  # type: ignore[attr-defined]
-    except TypeError:
+    if not isinstance(given, Iterable):
         raise LayoutError(
-            f"topology {topology!r}: {name} is {given!r:.60}. Give a whole number per rank."
-        ) from None
+            f"topology {topology!r}: {name} is {given!r}. Give a list, a whole number per rank."
+        )
+    places = []
+    for rank, place in enumerate(given):
+        try:
+            places.append(operator.index(place))
+        except TypeError:
+            raise LayoutError(
+                f"topology {topology!r}: {name} has {place!r:.60} for rank {rank}. Give a whole "
+                "number per rank."
+            ) from None
+    return tuple(places)
+
+
+def _check_number(topology: str, name: str, given: object, *, is_whole: bool = False) -> None:
+    is_number = isinstance(given, int if is_whole else int | float) and not isinstance(given, bool)
+    if is_number and 0 < given <= _MOST:  # type: ignore[operator]
+        return
+    what = "a whole number" if is_whole else "a finite number"
+    problem = "is text" if isinstance(given, str) else f"is not {what}"
+    if is_number and given <= 0:  # type: ignore[operator]
+        problem = "is not above 0"
+    elif is_number and given > _MOST:  # type: ignore[operator]
+        problem = f"is above {_MOST:g}"
+    raise LayoutError(
+        f"topology {topology!r}: {name}={given!r:.60} {problem}. Give {what} above 0."
+    )

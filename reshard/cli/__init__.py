@@ -15,6 +15,7 @@ from typing import Final
 
 from reshard.cli import diff, doctor, explain, lint, plan, simulate
 from reshard.cli.arguments import ArgumentParser
+from reshard.cli.console import printable
 from reshard.errors import PlanError, ReshardError
 from reshard.versions import library_version
 
@@ -74,7 +75,13 @@ def _run(arguments: Sequence[str] | None) -> int:
     except (ReshardError, ImportError, MemoryError, OSError) as error:
         if isinstance(error, BrokenPipeError):
             raise
-        sys.stderr.write(f"reshard: {_one_line(error)}\n")
+        sys.stderr.write(f"reshard: {printable(_one_line(error))}\n")
+        return _EXIT_UNUSABLE
+    except OverflowError as error:
+        sys.stderr.write(
+            f"reshard: a number in what was given is too large to work with ({error}). Check the "
+            "files and arguments for numbers of hundreds of digits.\n"
+        )
         return _EXIT_UNUSABLE
     return code
 

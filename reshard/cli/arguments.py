@@ -35,6 +35,9 @@ __all__ = [
 
 _UNITS: Final = {"": 1, "b": 1, **{f"{p}ib": 1 << 10 * n for n, p in enumerate("kmgt", 1)}}
 _DECIMAL: Final = {f"{p}b": 1000**n for n, p in enumerate("kmgt", 1)}
+_LEAST_BYTES_PER_SECOND: Final = 1e6
+"""No link of a cluster is slower; rates below are of another unit."""
+
 _TOPOLOGIES: Final = ("dgx-h100", "gb200-nvl72", "gb200-nvl72:N", "one-host", "none")
 
 
@@ -181,6 +184,7 @@ class Request:
         casts: conversions that are wanted.
         allow_unmatched: patterns of names.
         topology: where ranks are.
+        where: as `--topology` names it.
         staging_bytes: budget of each process.
     """
 
@@ -188,11 +192,12 @@ class Request:
     casts: tuple[tuple[DType, DType], ...]
     allow_unmatched: tuple[str, ...]
     topology: Topology | None
+    where: str
     staging_bytes: int
 
     def described(self) -> dict[str, object]:
         """Returns what is planned, as values of a document."""
-        sides, topology = self.sides, self.topology
+        sides = self.sides
         return {
             "model": sides.model.name,
             "to_model": sides.dst_model.name,
@@ -201,7 +206,7 @@ class Request:
             "is_colocated": sides.is_colocated,
             "casts": [f"{src}:{dst}" for src, dst in self.casts],
             "allow_unmatched": list(self.allow_unmatched),
-            "topology": topology and topology.name,
+            "topology": self.topology and self.where,
             "staging_bytes": self.staging_bytes,
         }
 
@@ -256,6 +261,7 @@ def read_request(arguments: argparse.Namespace) -> Request:
         casts,
         tuple(arguments.allow_unmatched),
         topology,
+        arguments.topology,
         _staging_bytes(arguments.staging, topology),
     )
 
@@ -328,6 +334,16 @@ def read_topology(text: str, num_ranks: int) -> Topology | None:
         return Topology.gb200_nvl72(num_ranks)
     if name == "gb200-nvl72" and count.isdecimal() and len(count) < 4:
         return Topology.gb200_nvl72(num_ranks, ranks_per_domain=int(count))
+    topology = _read_topology_file(text)
+    if topology.num_ranks < num_ranks:
+        raise LayoutError(
+            f"--topology {text}: places {topology.num_ranks} ranks, and both sides together have "
+            f"{num_ranks}. Give a file that places all of them, or smaller degrees."
+        )
+    return topology
+
+
+def _read_topology_file(text: str) -> Topology:
     path = Path(text)
     try:
         with path.open(encoding="utf-8") as file:
@@ -343,9 +359,11 @@ def read_topology(text: str, num_ranks: int) -> Topology | None:
         topology = Topology.from_json(content)
     except LayoutError as error:
         raise LayoutError(f"--topology {text}: {error}") from None
-    if topology.num_ranks < num_ranks:
-        raise LayoutError(
-            f"--topology {text}: places {topology.num_ranks} ranks, and both sides together have "
-            f"{num_ranks}. Give a file that places all of them, or smaller degrees."
-        )
+    for name in ("nic_bytes_per_second", "link_bytes_per_second"):
+        rate = getattr(topology, name)
+        if rate < _LEAST_BYTES_PER_SECOND:
+            raise LayoutError(
+                f"--topology {text}: {name}={rate!r} is less than a megabyte per second. Give "
+                "bytes per second: a card of 400 Gb/s has 50e9."
+            )
     return topology

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["Steps", "seconds_text", "show_facts", "show_json", "show_lines", "show_table"]
+__all__ = ["Steps", "printable", "show_facts", "show_json", "show_lines", "show_table"]
 
 _WIDTH: Final = 110
 """Columns of what goes to a file or another program."""
@@ -31,7 +31,14 @@ def show_json(document: object) -> None:
 
 def show_lines(*lines: str) -> None:
     """Writes lines of text."""
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))
+
+
+def printable(text: str) -> str:
+    """Returns a text with escapes for what would steer a terminal: names come from files."""
+    if text.isprintable():
+        return text
+    return "".join([c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text])
 
 
 def show_table(
@@ -67,13 +74,6 @@ def show_facts(facts: Sequence[tuple[str, object]]) -> None:
     """Writes names and values, one pair per line."""
     width = max((len(name) for name, _ in facts), default=0)
     show_lines(*[f"{name:<{width}}  {value}" for name, value in facts])
-
-
-def seconds_text(seconds: float) -> str:
-    """Returns a time with three digits and a unit that suits it."""
-    if seconds >= 1 or seconds == 0:
-        return f"{seconds:.3g} s"
-    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
 
 
 class Steps:

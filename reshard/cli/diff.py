@@ -14,19 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from reshard.cli.arguments import add_json_argument, add_plan_arguments, read_request
-from reshard.cli.console import Steps, seconds_text, show_json, show_lines, show_table
+from reshard.cli.console import Steps, show_json, show_lines, show_table
 from reshard.cli.field_words import words_of
 from reshard.cli.plan import make_document, ranks_text
 from reshard.errors import LayoutError, PlanError
 from reshard.json_file import read_json
 from reshard.plan_summary import FORMAT
-from reshard.plan_text import format_bytes
+from reshard.plan_text import format_bytes, format_seconds
 
 __all__ = ["Difference", "add_arguments", "differences", "run"]
 
 _OTHERS = {"src": "--from", "dst": "--to", "topology": "--topology", "staging": "--staging"}
-# Said by other fields as well.
-_PLANNED_TWICE = ("planned.topology", "planned.staging_bytes")
+# Said by `schedule.budget_bytes` as well.
+_PLANNED_TWICE = "planned.staging_bytes"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -106,6 +106,12 @@ def _documents(arguments: argparse.Namespace) -> tuple[dict[str, Any], dict[str,
 
 
 def _read(path: str) -> dict[str, Any]:
+    if not Path(path).is_file():
+        raise LayoutError(
+            f"diff: {path!r} is no file. A second argument asks for two files that 'reshard plan "
+            "--output' wrote; of one model, give what the second plan has instead: --other-from, "
+            "--other-to, --other-topology or --other-staging."
+        )
     found = read_json(Path(path))
     if found.get("format") != FORMAT:
         raise PlanError(
@@ -167,6 +173,10 @@ def differences(first: dict[str, Any], second: dict[str, Any]) -> Iterator[Diffe
         loads = first["loads"], second["loads"]
     except (AttributeError, KeyError, TypeError) as error:
         raise PlanError(f"diff: a plan's file lacks {error}. Write it anew.") from None
+    if one.get("topology.name") != two.get("topology.name"):
+        # Says the same, unless equal names stand for several, as gb200-nvl72:64 and :32.
+        one.pop("planned.topology", None)
+        two.pop("planned.topology", None)
     for field in dict.fromkeys((*one, *two)):
         if one.get(field) != two.get(field):
             yield Difference("", field, one.get(field), two.get(field))
@@ -187,7 +197,7 @@ def _flat(document: dict[str, Any], prefix: str = "") -> dict[str, Any]:
             continue
         if isinstance(value, dict):
             found |= _flat(value, f"{prefix}{name}.")
-        elif name != "cuts" and f"{prefix}{name}" not in _PLANNED_TWICE:
+        elif name != "cuts" and f"{prefix}{name}" != _PLANNED_TWICE:
             found[f"{prefix}{name}"] = value
     return found
 
@@ -235,7 +245,7 @@ def _text(field: str, value: Any) -> str:  # noqa: ANN401 - of a JSON document
     if field.endswith(("_bytes", "bytes_per_second")):
         return format_bytes(value) + ("/s" if field.endswith("second") else "")
     if field.endswith("seconds"):
-        return seconds_text(value)
+        return format_seconds(value)
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

@@ -14,6 +14,8 @@ from reshard.cli.console import show_json, show_lines, show_table
 from reshard.errors import LayoutError
 from reshard.explanation import Explanation, Held, explanations
 from reshard.peer_sums import PeerSum, Total, peer_sums, totals
+from reshard.plan import Plan
+from reshard.plan_summary import ranks_as_runs
 from reshard.plan_text import format_bytes
 
 __all__ = ["add_arguments", "run"]
@@ -46,6 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
             {
                 "name": name,
                 "rank": rank,
+                **_place(plan, rank),
                 "digest": plan.digest,
                 "tensors": [_tensor(each) for each in found],
                 "peers": [_peer(each) for each in sums],
@@ -55,6 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if name is not None:
         show_lines(plan.explain(name, rank))
+    else:
+        show_lines(_place_text(plan, rank))
     if sums:
         _show(sums, rank)
     elif name is None:
@@ -72,6 +77,25 @@ def _name_and_rank(arguments: argparse.Namespace) -> tuple[str | None, int]:
             "a rank, or a rank alone."
         )
     return None, int(arguments.name)
+
+
+def _place(plan: Plan, rank: int) -> dict[str, Any]:
+    """Returns the sides that a rank is of, and where it is; null without a topology."""
+    sides = ("source", plan.src_ranks), ("destination", plan.dst_ranks)
+    topology = plan.topology
+    return {
+        "sides": [name for name, ranks in sides if rank in ranks],
+        "host": topology and topology.hosts[rank],
+        "domain": topology and topology.domains[rank],
+    }
+
+
+def _place_text(plan: Plan, rank: int) -> str:
+    place = _place(plan, rank)
+    text = f"rank {rank} is of the {' and the '.join(place['sides'])}"
+    if plan.topology is None:
+        return text
+    return f"{text}, on host {place['host']} in domain {place['domain']} of {plan.topology.name}"
 
 
 def _show(sums: list[PeerSum], rank: int) -> None:
@@ -139,7 +163,7 @@ def _tensor(found: Explanation) -> dict[str, Any]:
                 "hop": move.hop,
                 "bytes": move.nbytes,
                 "num_holders": move.num_holders,
-                "why": f"rank {found.rank if move.verb == 'sends' else move.peer}: {move.why}",
+                "why": f"rank {found.rank if move.verb == 'sends' else move.peer} {move.why}",
             }
         )
     return {
@@ -154,4 +178,5 @@ def _tensor(found: Explanation) -> dict[str, Any]:
 
 def _held(held: Held) -> dict[str, Any]:
     boxes = [{"start": list(start), "stop": list(stop)} for start, stop in held.boxes]
-    return {"layout": str(held.layout), "holds": boxes}
+    ranks = ranks_as_runs(sorted(held.layout.ranks))
+    return {"layout": str(held.layout), "ranks": ranks, "holds": boxes}

@@ -26,6 +26,7 @@ _WORDS: Final = {
     "planned.from": "from",
     "planned.to": "to",
     "planned.is_colocated": "colocated",
+    "planned.topology": "topology",
     "planned.casts": "casts",
     "planned.allow_unmatched": "allowed without a partner",
     "schedule.num_rounds": "rounds",

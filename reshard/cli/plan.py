@@ -17,12 +17,12 @@ from reshard.cli.arguments import (
     add_plan_arguments,
     read_request,
 )
-from reshard.cli.console import Steps, seconds_text, show_facts, show_json, show_lines, show_table
+from reshard.cli.console import Steps, show_facts, show_json, show_lines, show_table
 from reshard.errors import LayoutError
 from reshard.page import make_page
 from reshard.plan import Plan
 from reshard.plan_summary import FORMAT, summarize
-from reshard.plan_text import format_bytes
+from reshard.plan_text import counted, format_bytes, format_seconds
 
 __all__ = ["add_arguments", "make_document", "ranks_text", "run"]
 
@@ -139,7 +139,7 @@ def _facts(document: dict[str, Any]) -> list[tuple[str, object]]:
         floor = document["floor"]
         crossing = document["crossing_bytes"]
         facts += [
-            ("topology", f"{topology['name']}, {topology['num_domains']} domains"),
+            ("topology", f"{topology['name']}, {counted(topology['num_domains'], 'domain')}"),
             ("moved between domains", format_bytes(crossing)),
             ("at least between domains", format_bytes(floor["crossing_bytes"])),
         ]
@@ -176,7 +176,7 @@ def _show_links(links: dict[str, Any] | None) -> None:
                 row["busiest"],
                 format_bytes(row["busiest_bytes"]),
                 f"{format_bytes(row['bytes_per_second'])}/s",
-                seconds_text(row["busy_seconds"]),
+                format_seconds(row["busy_seconds"]),
                 None if row["time_over_floor"] is None else f"{row['time_over_floor']:.3f}",
             )
             for name, row in links.items()
@@ -189,7 +189,7 @@ def _show_floor(floor: dict[str, Any] | None) -> None:
         show_lines("", "No topology was given, so there is no floor; see --topology.")
         return
     show_lines(
-        "", f"Floor: {seconds_text(floor['seconds'])}, {floor['reason']}. No plan is faster."
+        "", f"Floor: {format_seconds(floor['seconds'])}, {floor['reason']}. No plan is faster."
     )
     show_table(
         "What has to pass at least",
@@ -199,7 +199,7 @@ def _show_floor(floor: dict[str, Any] | None) -> None:
                 cut["name"],
                 format_bytes(cut["bytes"]),
                 f"{format_bytes(cut['bytes_per_second'])}/s",
-                seconds_text(cut["seconds"]),
+                format_seconds(cut["seconds"]),
             )
             for cut in floor["cuts"]
         ],
@@ -213,12 +213,12 @@ def _show_prediction(prediction: dict[str, Any] | None) -> None:
     facts = [
         (
             "this plan",
-            f"{seconds_text(prediction['seconds'])}, of which the floor is "
+            f"{format_seconds(prediction['seconds'])}, of which the floor is "
             f"{prediction['share_of_floor']:.1%}; busiest: {prediction['busiest']}",
         ),
-        ("holders alone", seconds_text(prediction["direct_seconds"])),
+        ("holders alone", format_seconds(prediction["direct_seconds"])),
     ]
     conventional = prediction["gather_and_broadcast_seconds"]
     if conventional is not None:  # it is known for some kinds of machines only
-        facts.append(("gather and broadcast", seconds_text(conventional)))
+        facts.append(("gather and broadcast", format_seconds(conventional)))
     show_facts(facts)

@@ -9,16 +9,27 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import sys
 from typing import Final
 
-from reshard.cli.arguments import Request, add_json_argument, add_plan_arguments, read_request
-from reshard.cli.console import Steps, seconds_text, show_facts, show_json, show_lines, show_table
-from reshard.plan_text import format_bytes
+from reshard.cli.arguments import (
+    Request,
+    Sides,
+    add_json_argument,
+    add_plan_arguments,
+    read_request,
+)
+from reshard.cli.console import Steps, show_facts, show_json, show_lines, show_table
+from reshard.errors import LayoutError
+from reshard.loopback import numpy_dtype
+from reshard.plan_text import format_bytes, format_seconds
 from reshard.simulation import Simulation, simulate
 
 __all__ = ["add_arguments", "run"]
 
 _MAX_SHOWN: Final = 20
+_MANY_ARRAYS: Final = 60_000
+"""So many take ten seconds and more."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,9 +54,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Moves and checks; returns 1 if an element is wrong."""
     request = read_request(arguments)
+    for dtype in {parameter.dtype for parameter in request.sides.model.parameters}:
+        numpy_dtype(dtype)  # raises if it is missing, before anything is planned
+    _check_layers(request.sides, arguments.layers)
     small = dataclasses.replace(request, sides=request.sides.scaled_down(arguments.layers))
     times_larger = _largest(request) // _largest(small)
     plan, steps = small.plan(times_larger=times_larger), Steps()
+    num_arrays = len(plan.pairs) * len(plan.dst_ranks)
+    if arguments.layers is None and num_arrays > _MANY_ARRAYS:
+        sys.stderr.write(
+            f"reshard simulate: {len(plan.pairs)} tensors on {len(plan.dst_ranks)} destination "
+            "ranks take a while. Fewer layers take less, such as --layers 16.\n"
+        )
     for rank in steps.each("planning each rank", plan.ranks):
         plan.rank_plan(rank)
     with steps.step("moving and checking"):
@@ -80,6 +100,16 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if found.wrong else 0
 
 
+def _check_layers(sides: Sides, num_layers: int | None) -> None:
+    """Raises LayoutError if stages would be left without a layer."""
+    for option, side in (("--from", sides.src), ("--to", sides.dst)):
+        if num_layers is not None and side.pp > num_layers:
+            raise LayoutError(
+                f"simulate: --layers {num_layers} are fewer than the {side.pp} pipeline stages of "
+                f"{side}. Give --layers {side.pp} or more, or fewer stages with {option}."
+            )
+
+
 def _largest(request: Request) -> int:
     """Returns the elements of the largest tensor."""
     return max([parameter.num_elements for parameter in request.sides.model.parameters], default=1)
@@ -90,7 +120,7 @@ def _show(found: Simulation, num_ranks: int, times_larger: int) -> None:
     show_facts(
         [
             ("ranks", num_ranks),
-            ("cut as tensors of", f"{times_larger} times the size"),
+            ("stand for tensors of", f"{times_larger} times their size"),
             *[
                 (f"moved at hop {hop}", format_bytes(nbytes))
                 for hop, nbytes in enumerate(volumes.moved)
@@ -99,8 +129,8 @@ def _show(found: Simulation, num_ranks: int, times_larger: int) -> None:
             ("passed on inside domains", format_bytes(volumes.exchanged)),
             ("passed on to other domains", format_bytes(volumes.relayed)),
             ("copied in place", format_bytes(volumes.copied)),
-            ("time to move", seconds_text(found.move_seconds)),
-            ("time to check", seconds_text(found.check_seconds)),
+            ("time to move", format_seconds(found.move_seconds)),
+            ("time to check", format_seconds(found.check_seconds)),
         ]
     )
     if not found.wrong:

@@ -24,7 +24,9 @@ class Figures:
     Attributes:
         loads: bytes per rank.
         floor: the limit of all plans; None without a topology.
-        busiest: what is busy longest, such as `card into rank 3`.
+        busiest: what is busy longest by the prediction, such as `card into rank 3`.
+        busiest_link: which link or card is, at the rates of the topology.
+        busy_seconds: for how long; None without a topology.
         seconds: predicted; None without a topology.
         num_rounds: of the schedule; without a topology, chunks of the longest stream.
         num_hops: transfers that a byte has behind it at most when it has arrived.
@@ -33,6 +35,8 @@ class Figures:
     loads: Loads
     floor: Floor | None
     busiest: str
+    busiest_link: str
+    busy_seconds: float | None
     seconds: float | None
     num_rounds: int
     num_hops: int
@@ -59,6 +63,8 @@ def find_figures(plan: Plan, flows: list[FlowOfKind]) -> Figures:
             view.loads,
             view.floor,
             view.prediction.busiest,
+            view.busiest,
+            view.busy_seconds,
             view.prediction.seconds,
             view.pace.num_rounds,
             view.num_hops,
@@ -70,4 +76,4 @@ def find_figures(plan: Plan, flows: list[FlowOfKind]) -> Figures:
         rings[src] += 1
         rings[dst] += 1
     num_rounds = make_schedule(streams, rings, plan.staging_bytes).num_rounds
-    return Figures(find_loads(planner, None), None, "", None, num_rounds, plan.num_hops)
+    return Figures(find_loads(planner, None), None, "", "", None, None, num_rounds, plan.num_hops)

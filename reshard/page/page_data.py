@@ -204,6 +204,8 @@ def _figures(figures: Figures) -> PageData:
             ],
         },
         "busiest": figures.busiest,
+        "busiestLink": figures.busiest_link,
+        "busySeconds": figures.busy_seconds,
         "seconds": figures.seconds,
         "numRounds": figures.num_rounds,
         "numHops": figures.num_hops,

@@ -150,6 +150,13 @@ def test_the_tiles_add_up_all_streams(page):
     assert int(page.run(script)[0]) == sum(page.plan.stream_bytes().values())
 
 
+def test_the_tiles_say_how_many_times_the_floor_the_busiest_link_is_busy(page):
+    page.open()
+    view = page.plan.view
+    text = page.run("return document.getElementById('tiles').textContent")
+    assert f"Busiest{view.busy_seconds / view.floor.seconds:.2f} x floor{view.busiest}, " in text
+
+
 def test_a_selected_tensor_shows_its_sums(page):
     plan = page.plan
     name = "model.layers.3.self_attn.o_proj.weight"

@@ -15,7 +15,8 @@ from helpers.command_line import call, write_model
 from reshard import LayoutError
 from reshard.cli import main
 from reshard.cli.arguments import read_bytes, read_topology
-from reshard.cli.console import Steps, seconds_text
+from reshard.cli.console import Steps, printable
+from reshard.plan_text import format_seconds
 from reshard.topology import Topology
 
 COMMANDS = ("plan", "explain", "lint", "diff", "simulate", "doctor")
@@ -81,7 +82,9 @@ def test_help_names_every_command_with_a_summary(capsys):
         (("diff", "{model}"), "only one plan"),
         (("diff", "{model}", "{model}"), "no plan of format"),
         (("diff", "{model}", "{model}", "--other-to", "tp2"), "--other-to has no meaning"),
+        (("diff", "{folder}", "{model}"), "diff: '{folder}' is no file. A second argument asks"),
         (("simulate", "{model}", "--layers", "9"), "num_layers=9"),
+        (("simulate", "{model}", "--layers", "1"), "--layers 1 are fewer than the 2 pipeline"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(arguments, message, capsys, tmp_path):
@@ -129,6 +132,13 @@ def test_topologies_by_name_and_from_files(tmp_path):
     assert read_topology(str(tmp_path / "racks.json"), 128) == racks
 
 
+def test_rates_of_a_topology_file_are_bytes_per_second(tmp_path):
+    path = tmp_path / "slow.json"
+    path.write_text(Topology((0,) * 8, (0,) * 8, 8, 400, 450e9).to_json())
+    with pytest.raises(LayoutError, match=r"nic_bytes_per_second=400 is less .* Give bytes per"):
+        read_topology(str(path), 8)
+
+
 def test_a_topology_file_places_all_ranks(tmp_path):
     path = tmp_path / "few.json"
     path.write_text(Topology.one_host(3).to_json())
@@ -152,7 +162,7 @@ def test_files_are_checked_before_anything_is_planned(monkeypatch, capsys, tmp_p
     ("seconds", "text"), [(0, "0 s"), (2.5, "2.5 s"), (0.0419, "41.9 ms"), (3e-6, "3 us")]
 )
 def test_times_have_units(seconds, text):
-    assert seconds_text(seconds) == text
+    assert format_seconds(seconds) == text
 
 
 class Terminal(io.StringIO):
@@ -252,3 +262,21 @@ def test_tables_for_an_old_terminal_are_plain_text(tmp_path):
     done = script("plan", write_model(tmp_path), env=environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout.isascii()
+
+
+def test_numbers_of_hundreds_of_digits_are_refused(tmp_path, capsys):
+    model = write_model(tmp_path)
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    assert call(capsys, "plan", model, "--output", first).code == 0
+    document = json.loads(first.read_text())
+    document["moved_bytes"] = 10**400
+    second.write_text(json.dumps(document))
+    done = call(capsys, "diff", first, second)
+    assert done.code == 2
+    assert "too large to work with" in done.err
+
+
+def test_names_that_would_steer_a_terminal_are_written_with_escapes():
+    """They come from files that somebody else made."""
+    assert printable("plain \u00e9") == "plain \u00e9"
+    assert printable("a\x1b[31mb\tc\nd") == "a\\x1b[31mb\\tc\nd"

@@ -54,6 +54,16 @@ def test_another_topology(model, capsys):
     assert {"topology.name", "floor.seconds"} <= fields
 
 
+def test_topologies_of_one_name_are_told_apart(model, capsys):
+    arguments = ["diff", model, "--topology", "gb200-nvl72:4", "--other-topology", "gb200-nvl72:5"]
+    done = call(capsys, *arguments)
+    assert done.code == 1
+    row = next(line for line in done.out.splitlines() if line.startswith("topology "))
+    assert row.split() == ["topology", "gb200-nvl72:4", "gb200-nvl72:5"]
+    other = call(capsys, "diff", model, "--topology", "dgx-h100", *arguments[4:])
+    assert sum(line.startswith("topology ") for line in other.out.splitlines()) == 1
+
+
 def test_another_budget(model, capsys):
     done = call(capsys, "diff", model, "--staging", "64MiB", "--other-staging", "32MiB")
     assert done.code == 1

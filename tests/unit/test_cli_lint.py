@@ -46,7 +46,10 @@ def test_other_commands_count_them_in_one_line(model, capsys, tmp_path):
     done = call(capsys, "plan", model, "--to-model", other_model(tmp_path))
     assert done.code == 2
     assert done.err.count("\n") == 1
-    assert "6 names pair up, 2 problems. 'reshard lint' with the same arguments" in done.err
+    assert (
+        "6 pair up by name, shape and type, 2 problems. 'reshard lint' with the same arguments"
+        in done.err
+    )
 
 
 def test_other_commands_name_the_only_one(model, capsys, tmp_path):

@@ -171,10 +171,12 @@ def test_explain(model, capsys):
 def test_explain_as_a_document(model, capsys):
     name = "model.layers.1.self_attn.q_proj.weight"
     document = call(capsys, "explain", model, name, 5, "--json").document
-    assert set(document) == {"name", "rank", "digest", "tensors", "peers", "totals"}
+    place = {"sides", "host", "domain"}
+    assert set(document) == {"name", "rank", "digest", "tensors", "peers", "totals"} | place
     (tensor,) = document["tensors"]
     assert set(tensor) == {"name", "dims", "wire_dtype", "src", "dst", "sends", "receives"}
     assert tensor["src"]["holds"] == []
+    assert (tensor["src"]["ranks"], tensor["dst"]["ranks"]) == ([[2, 3]], [[4, 7]])
     assert tensor["dst"]["holds"] == [{"start": [16, 0], "stop": [32, 32]}]
     assert sum(move["bytes"] for move in tensor["receives"]) == 16 * 32 * 2
     for move in tensor["receives"]:
@@ -200,6 +202,7 @@ def test_explain_of_a_rank_alone_adds_up_all_tensors(model, capsys):
     arguments = ["explain", model, 5, "--topology", "gb200-nvl72:4"]
     document = call(capsys, *arguments, "--json").document
     assert (document["name"], document["tensors"]) == (None, [])
+    assert [document[name] for name in ("sides", "host", "domain")] == [["destination"], 18, 1]
     received = [each for each in document["totals"] if each["verb"] == "receives"]
     # tp4 of the tiny model: a quarter of six tensors, and the whole of two.
     nbytes = 2 * (64 * 32 * 5 // 4 + 2 * 32)
@@ -210,6 +213,7 @@ def test_explain_of_a_rank_alone_adds_up_all_tensors(model, capsys):
         *((True, "network"), (False, "inside the domain")),
     }
     table = call(capsys, *arguments).out
+    assert table.startswith("rank 5 is of the destination, on host 18 in domain 1 of gb200-nvl72")
     assert "Rank 5 by peer" in table
     rows = [line.split() for line in table[table.index("In all") :].splitlines()]
     assert [row[1] for row in rows if row[:1] == ["receives"]] == ["network", "inside", "all"]

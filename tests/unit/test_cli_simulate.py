@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from helpers.command_line import call, write_model
 
@@ -71,3 +73,16 @@ def test_a_wrong_element_is_named_and_fails(model, capsys, monkeypatch):
 def test_fewer_layers(model, capsys):
     arguments = ["simulate", model, "--from", "tp2", "--layers", 1, "--json"]
     assert call(capsys, *arguments).document["num_arrays"] == 4 * 4
+
+
+def test_a_missing_ml_dtypes_is_told_before_anything_is_planned(model, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    done = call(capsys, "simulate", model, "--layers", 100)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.endswith("no bfloat16. Install what adds it: pip install ml_dtypes.\n")
+
+
+def test_many_arrays_bring_a_hint_at_fewer_layers(model, capsys, monkeypatch):
+    monkeypatch.setattr("reshard.cli.simulate._MANY_ARRAYS", 27)
+    assert "such as --layers 16" in call(capsys, "simulate", model, "--from", "tp2").err
+    assert call(capsys, "simulate", model, "--from", "tp2", "--layers", 2).err == ""

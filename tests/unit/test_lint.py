@@ -245,3 +245,51 @@ def test_the_worst_comes_first():
 def test_replicas_of_a_source_share_its_sends():
     src = spec(layout=Layout(Mesh.of(dp=2), (Replicate(),)))
     assert plan_of(src, spec(layout=COLUMNS)).lint() == []
+
+
+# ---- links ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("domains", "remedy"),
+    [
+        (
+            (0, 1, 1),
+            "In domain 1 there are ranks of both sides; give each side domains of its own.",
+        ),
+        ((0, 2, 1), None),
+    ],
+)
+def test_a_card_that_is_busy_for_much_longer_than_the_floor(domains, remedy):
+    # Ranks 0 and 1 are sources, rank 2 takes a tensor that rank 0 alone holds.
+    topology = Topology(domains, domains, 2, 1e9, 1e9)
+    src = [spec(layout=Layout.replicated(Mesh(("x",), (1,), (rank,)))) for rank in (0, 1)]
+    src = [src[0], spec("v", layout=src[1].layout, shape=(64, 64))]
+    dst = [spec("w", layout=src[0].layout), spec("v", layout=src[0].layout, shape=(64, 64))]
+    plan = plan_of(src, dst, topology=topology)
+    findings = found(plan, "far-from-floor")
+    assert len(findings) == (remedy is not None)
+    for finding in findings:
+        assert (finding.severity, finding.subject) == ("warning", "card into rank 2")
+        assert "1.05 ms, 2.00 times the floor of 524 us (into domain 1)" in finding.message
+        assert finding.message.endswith(remedy)
+
+
+def test_what_a_domain_lacks_may_be_wanted_by_few_of_its_ranks():
+    layouts = [
+        Layout(Mesh.of(x=4), (Shard(0),)),
+        Layout(Mesh.of(dp=2, x=2), (Replicate(), Shard(0))),
+    ]
+    topology = Topology((0, 0, 1, 1), (0, 0, 1, 1), 2, 1e9, 1e12)
+    plan = make_plan(*[[spec(layout=each)] for each in layouts], topology=topology)
+    (finding,) = found(plan, "far-from-floor")
+    assert "2.00 times the floor" in finding.message
+    assert "Ranks are on both sides: what a domain lacks few of them may want." in finding.message
+
+
+def test_small_messages_without_a_topology_say_that_there_was_none():
+    small = spec(shape=(8, 8))
+    (finding,) = found(plan_of(small, small), "small-messages")
+    assert "This is without a topology" in finding.message
+    (finding,) = found(plan_of(small, small, topology=Topology.dgx_h100(4)), "small-messages")
+    assert "without a topology" not in finding.message

@@ -99,7 +99,7 @@ def test_names_of_types():
 def test_without_ml_dtypes_the_remedy_is_told(monkeypatch):
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     assert numpy_dtype(DType.FLOAT32) == np.dtype(np.float32)
-    with pytest.raises(UnsupportedError, match="NumPy itself has no bfloat16; install ml_dtypes"):
+    with pytest.raises(UnsupportedError, match=r"no bfloat16.*: pip install ml_dtypes"):
         numpy_dtype(DType.BFLOAT16)
 
 
@@ -308,3 +308,29 @@ def test_pieces_of_a_rank_that_overlap_are_told_apart_at_each_hop():
     for name in names:
         assert results[1][name].tolist() == [13, 12, 13, 10, 11, 12]
         assert results[2][name].tolist() == [12, 13]
+
+
+@pytest.mark.parametrize(
+    ("sources", "destinations", "message"),
+    [
+        ((0, 1, 9), (2, 3), r"sources\[9\]: the plan has no such rank .* has ranks 0 to 1. Give"),
+        ((0, 1), (0, 1), r"destinations\[0\]: the plan has no such rank .* has ranks 2 to 3. Give"),
+    ],
+)
+def test_arrays_of_a_rank_that_the_side_has_not_are_refused(sources, destinations, message):
+    spec = TensorSpec("w", (2, 4), "int32", Layout(Mesh.of(x=2), (Shard(0),)))
+    plan = make_plan([spec], [spec.shifted(2)])
+    rows = np.zeros((1, 4), np.int32)
+    with pytest.raises(LayoutError, match=message):
+        run_in_process(
+            plan,
+            {rank: {"w": rows} for rank in sources},
+            {rank: {"w": rows.copy()} for rank in destinations},
+        )
+
+
+def test_no_array_of_another_rank_is_no_array():
+    spec = TensorSpec("w", (2, 4), "int32", Layout(Mesh.of(x=2), (Shard(0),)))
+    rows = {rank: {"w": np.full((1, 4), rank, np.int32)} for rank in range(2)}
+    found = run_in_process(make_plan([spec], [spec.shifted(2)]), rows | {2: {"w": None}})
+    assert found[3]["w"].tolist() == [[1] * 4]

@@ -67,7 +67,8 @@ def test_layouts_that_differ_in_rank_numbers_only_share_a_geometry_where_no_rank
 def test_every_name_without_a_partner_is_listed():
     text = problems([spec("a"), spec("x"), spec("y")], [spec("a"), spec("b"), spec("c")])
     for line in (
-        "source (3 tensors) and destination (3 tensors) do not fit; 1 names pair up, 4 problems",
+        "source (3 tensors) and destination (3 tensors) do not fit; 1 pair up by name, shape "
+        "and type, 4 problems",
         "b: no source holds this destination tensor.",
         "c: no source holds this destination tensor.",
         "x: no destination takes this source tensor.",

@@ -89,6 +89,8 @@ def test_sums_of_a_model_are_its_streams_and_loads(topology):
     loads = find_loads(plan.planner, plan.topology)
     figures = data["figures"]
     assert expand_runs(figures["ranks"]) == list(plan.ranks)
+    busiest = (plan.view.busiest, plan.view.busy_seconds) if topology else ("", None)
+    assert (figures["busiestLink"], figures["busySeconds"]) == busiest
     assert figures["networkSent"] == list(loads.network_sent)
     assert figures["linkReceived"] == list(loads.link_received)
     rounds = plan.view.pace if topology else plan.schedule

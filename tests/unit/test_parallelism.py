@@ -237,7 +237,9 @@ def test_kv_heads_repeat_side_by_side():
     ("text", "message"),
     [
         ("", "'' is no degree"),
-        ("tp", "'tp' is no degree"),
+        ("pp8,tp", "'tp' is no degree. Its number is missing, as in 'tp2'"),
+        ("pp=8", "'pp=8' is no degree. Did you mean 'pp8'"),
+        ("PP8", "'PP8' is no degree. Did you mean 'pp8'"),
         ("tp4;dp2", "'tp4;dp2' is no degree"),
         ("tp4,,dp2", "'' is no degree"),
         ("tensor4", "'tensor4' is no degree.*tp .tensor parallelism"),
@@ -266,6 +268,7 @@ def test_refused_texts(text, message):
         (lambda: Parallelism(tp=True), "tp=True is not a whole number"),
         (lambda: Parallelism(pp_layers=("1",)), "pp_layers=.* are not whole numbers"),
         (lambda: Parallelism(dp=1.5), "dp=1.5 is not a whole number"),
+        (lambda: Parallelism().specs("qwen3-235b"), "'qwen3-235b', which is no Model. Give one"),
         (lambda: Parallelism.parse(None), "'None' is no degree"),
         (lambda: Parallelism.parse("tp2,world2", world=4), "says world2, but world=4"),
         (lambda: Parallelism(pp=95).specs(Model.load("qwen3-235b")), "pp from 1 to 94"),

@@ -74,10 +74,12 @@ def test_describe(plan):
 def test_explain_says_who_holds_sends_and_receives(plan):
     text = plan.explain("w", 5)
     assert "w in logical dims (d0=4096, d1=1024), bfloat16 on the wire" in text
+    assert "source: (fsdp:S(0))@(fsdp=4) on ranks 0 to 3" in text
+    assert "destination: (tp:S(1))@(tp=2) on ranks 4 to 5" in text
     assert "rank 5 holds [0:4096, 512:1024]" in text
     assert "receives [0:1024, 512:1024] 1 MiB from rank 0; rank 0 is the only holder" in text
     assert "sends [1024:2048, 0:512] 1 MiB to rank 4" in plan.explain("w", 1)
-    assert "one of 4 holders, which share out stripes and turns" in plan.explain("norm", 4)
+    assert "one of 4 holders (ranks 0 to 3), which share it out" in plan.explain("norm", 4)
 
 
 def test_explain_says_of_a_copy_in_place():
@@ -364,3 +366,17 @@ def test_a_small_tensor_can_be_planned_as_the_large_one_that_it_stands_for():
     )
     assert plan_of(512, times_larger=1).digest == small.digest != stand_in.digest
     stand_in.check()
+
+
+def test_a_budget_is_a_whole_number():
+    with pytest.raises(PlanError, match=r"staging_bytes='1GiB' is no whole number. Give bytes"):
+        make_plan(SRC, DST, staging_bytes="1GiB")
+
+
+def test_single_things_are_not_many_and_times_have_units():
+    whole = TensorSpec("w", (1 << 20,), "float32", Layout.replicated(Mesh.of(x=1)))
+    text = make_plan([whole], [whole.shifted(1)], topology=Topology.dgx_h100(2)).describe()
+    assert text.startswith("1 tensor, 1 source rank -> 1 destination rank, 4 MiB to move")
+    assert "1 transfer, 4 MiB" in text
+    assert "1 hop\nfloor 9.32 us (" in text
+    assert "in 1 round;" in text

@@ -251,7 +251,7 @@ def test_a_wait_that_nobody_ends_keeps_the_plan(pair: Pair) -> None:
         with pytest.raises(TransferTimeout):
             call()
         assert end._session is session
-        assert "1 tensors" in end.describe_plan()
+        assert "1 tensor, " in end.describe_plan()
 
 
 @pytest.mark.parametrize(

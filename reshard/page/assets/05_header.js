@@ -31,6 +31,8 @@ function drawHeader() {
         `${countText(topology.domainRates.length, "domain")}, ${topology.name}`, crossing),
       tile("Floor", formatSeconds(floor.seconds),
         binding ? `no plan is faster: ${binding.name}` : "nothing has to move"),
+      ...(binding ? [tile("Busiest", `${(figures.busySeconds / floor.seconds).toFixed(2)} x floor`,
+        `${figures.busiestLink}, ${formatSeconds(figures.busySeconds)}`)] : []),
       tile("Predicted", formatSeconds(seconds),
         `busiest: ${figures.busiest}; the floor is ${(100 * share).toFixed(1)} % of it`),
     );
