@@ -288,7 +288,9 @@ def _loses_an_engine(process: int, num_processes: int, folder: str) -> str:
             source.publish(version=1)
             tell("ready")
             version = iter(range(2, 1 << 30))
-            return _until_it_raises(lambda: source.publish(version=next(version), timeout_s=20.0))
+            text = _until_it_raises(lambda: source.publish(version=next(version), timeout_s=20.0))
+            listen(START_S)  # the store stays for the engine, which may hear of it a little later
+            return text
     with gloo_group(process - 1, num_processes - 1, folder, START_S):
         end = reshard_torch.Destination(listen(START_S), tensors, timeout_s=START_S)
         with end as destination:
@@ -305,10 +307,12 @@ def test_g1_killed_engine_is_reported_on_all_others(tmp_path: Path) -> None:
         for process in (0, 1, 2):
             assert group.expect(process, START_S) == "ready"
         group.signal(2, signal.SIGKILL)
-        for process in (0, 1):
+        for process in (1, 0):
             outcome = group.wait(process, START_S)
             assert outcome.is_success, outcome
             assert "destination" in outcome.value or "rank 2" in outcome.value
+            if process == 1:
+                group.send(0, "end")
 
 
 def _claims_rank_zero(process: int, num_processes: int) -> str:
