@@ -60,21 +60,32 @@ class Pace(NamedTuple):
 
 def spans_of(pairs: Sequence[TensorPair]) -> list[Span]:
     """Returns the span of each pair."""
-    groups = {id(pair.src.layout): tuple(sorted(pair.src.layout.ranks)) for pair in pairs}
-    keys = [groups[id(pair.src.layout)] for pair in pairs]
+    groups: dict[tuple[int, ...], int] = {}
+    group_of_layout: dict[int, int] = {}
     local: dict[int, int] = {}
+    found: dict[tuple[int, int, int], tuple[int, int]] = {}
+    moved: list[tuple[int, int]] = []  # number of the group, bytes
     for pair in pairs:
-        if id(pair.geometry) not in local:
-            local[id(pair.geometry)] = _stored_on_one_rank(pair)
-    sizes = [local[id(pair.geometry)] * pair.wire_dtype.itemsize for pair in pairs]
-    totals: Counter[tuple[int, ...]] = Counter()
-    for key, nbytes in zip(keys, sizes, strict=True):
-        totals[key] += nbytes
-    done: Counter[tuple[int, ...]] = Counter()
+        layout, itemsize = pair.src.layout, pair.wire_dtype.itemsize
+        key = id(layout), id(pair.geometry), itemsize
+        entry = found.get(key)
+        if entry is None:
+            if id(layout) not in group_of_layout:
+                ranks = tuple(sorted(layout.ranks))
+                group_of_layout[id(layout)] = groups.setdefault(ranks, len(groups))
+            if id(pair.geometry) not in local:
+                local[id(pair.geometry)] = _stored_on_one_rank(pair)
+            nbytes = local[id(pair.geometry)] * itemsize
+            entry = found[key] = group_of_layout[id(layout)], nbytes
+        moved.append(entry)
+    totals, done = [0] * len(groups), [0] * len(groups)
+    for group, nbytes in moved:
+        totals[group] += nbytes
     spans = []
-    for key, nbytes in zip(keys, sizes, strict=True):
-        spans.append(Span(done[key], done[key] + nbytes, totals[key]))
-        done[key] += nbytes
+    for group, nbytes in moved:
+        start = done[group]
+        done[group] = start + nbytes
+        spans.append(Span(start, start + nbytes, totals[group]))
     return spans
 
 
@@ -207,33 +218,35 @@ class _Moved(NamedTuple):
         rounding: bytes that whole elements may add to a round.
     """
 
-    per_hop: dict[int, Counter[int]]
+    per_hop: dict[int, dict[int, int]]
     rounding: int
 
 
 def _bytes_per_pair(plan: RankPlan, pairs: Sequence[TensorPair]) -> _Moved:
-    per_hop: defaultdict[int, Counter[int]] = defaultdict(Counter)
-    elements: Counter[int] = Counter()  # pair -> bytes of one element of each leg
-    found: dict[tuple[int, int], Counter[int]] = {}
-    counts: dict[tuple[int, int], int] = {}
+    per_hop: defaultdict[int, defaultdict[int, int]] = defaultdict(lambda: defaultdict(int))
+    elements: defaultdict[int, int] = defaultdict(int)  # pair -> bytes of one element of each leg
+    found: dict[tuple[int, int], tuple[list[tuple[int, int]], int]] = {}
     for number, legs, ranks in (*plan.sends, *plan.forwards, *plan.receives, *plan.arrivals):
         key = id(legs), id(ranks)
-        if key not in found:
+        entry = found.get(key)
+        if entry is None:
             volumes: Counter[int] = Counter()
             others = [leg for leg in legs if ranks[leg.peer] != plan.rank]
             for leg in others:
                 volumes[leg.hop] += leg.num_elements
-            found[key], counts[key] = volumes, len(others)
-        for hop, volume in found[key].items():
-            itemsize = pairs[number].dtype_at(hop).itemsize
-            per_hop[hop][number] += volume * itemsize
-        elements[number] += counts[key] * pairs[number].dst.dtype.itemsize
+            entry = found[key] = list(volumes.items()), len(others)
+        pair = pairs[number]
+        sent, stored = pair.wire_dtype.itemsize, pair.dst.dtype.itemsize
+        for hop, volume in entry[0]:
+            per_hop[hop][number] += volume * (stored if hop else sent)
+        elements[number] += entry[1] * stored
     # Of each group of holders, two tensors may move in one round.
-    widest: Counter[int] = Counter()
+    widest: defaultdict[int, int] = defaultdict(int)
     for number, nbytes in elements.items():
         layout = id(pairs[number].src.layout)
-        widest[layout] = max(widest[layout], nbytes)
-    return _Moved(dict(per_hop), 2 * sum(widest.values()))
+        if nbytes > widest[layout]:
+            widest[layout] = nbytes
+    return _Moved({hop: dict(each) for hop, each in per_hop.items()}, 2 * sum(widest.values()))
 
 
 def _largest_group(rank: int, peers: Iterable[tuple[int, bool]], num_groups: int) -> int:
@@ -241,7 +254,7 @@ def _largest_group(rank: int, peers: Iterable[tuple[int, bool]], num_groups: int
     return max(Counter(signed).values())
 
 
-def _most_per_round(nbytes: Counter[int], spans: Sequence[Span], num_rounds: int) -> int:
+def _most_per_round(nbytes: dict[int, int], spans: Sequence[Span], num_rounds: int) -> int:
     """Returns a number of bytes that no stretch of time as long as a round exceeds."""
     num_bins = num_rounds * _BINS
     whole = [0.0] * (num_bins + 1)
