@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from itertools import product
+from itertools import pairwise, product
+from operator import sub
 
 from reshard.transfer import BoxKey
 
@@ -14,7 +15,8 @@ __all__ = ["common_box", "disjoint_parts", "disjoint_volume", "some_meet", "volu
 
 def volume_of(box: BoxKey) -> int:
     """Returns the number of elements of a box."""
-    return math.prod([b - a for a, b in zip(*box, strict=True)])
+    start, stop = box
+    return math.prod(map(sub, stop, start))
 
 
 def some_meet(boxes: Sequence[BoxKey]) -> bool:
@@ -25,8 +27,11 @@ def some_meet(boxes: Sequence[BoxKey]) -> bool:
     if ndim == 0:
         return True
     sweep = max(range(ndim), key=lambda dim: len({start[dim] for start, _ in boxes}))
+    ordered = sorted(boxes, key=lambda each: each[0][sweep])
+    if all([one[1][sweep] <= other[0][sweep] for one, other in pairwise(ordered)]):
+        return False
     active: list[BoxKey] = []
-    for box in sorted(boxes, key=lambda each: each[0][sweep]):
+    for box in ordered:
         low = box[0][sweep]
         active = [other for other in active if other[1][sweep] > low]
         if any(_meet(box, other) for other in active):

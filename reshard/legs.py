@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from operator import sub
 from typing import Generic, NamedTuple, TypeVar
 
 __all__ = ["Leg", "Taken", "Turning"]
@@ -39,7 +40,7 @@ class Leg(NamedTuple):
     @property
     def num_elements(self) -> int:
         """Elements of the box."""
-        return math.prod([b - a for a, b in zip(self.start, self.stop, strict=True)])
+        return math.prod(map(sub, self.stop, self.start))
 
 
 class Taken(NamedTuple):

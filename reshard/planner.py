@@ -6,14 +6,13 @@ geometries (9 to 19 in a model of 1,000 parameters), not of the parameters or th
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from reshard.box_sets import some_meet
+from reshard.box_sets import some_meet, volume_of
 from reshard.errors import PlanError
 from reshard.geometry_plan import GeometryPlan, make_geometry_plan
 from reshard.holders import Shares, Weights
@@ -120,11 +119,7 @@ def _volumes(entries: Sequence[PairLegs], pairs: Sequence[TensorPair]) -> Iterat
     for key, (number, legs, ranks) in zip(keys, entries, strict=True):
         count = alike.pop(key, 0)
         for start, _, peer, stop, hop, _ in legs if count else ():
-            yield Volume(number, count, ranks[peer], _volume_between(start, stop), hop)
-
-
-def _volume_between(start: tuple[int, ...], stop: tuple[int, ...]) -> int:
-    return math.prod([b - a for a, b in zip(start, stop, strict=True)])
+            yield Volume(number, count, ranks[peer], volume_of((start, stop)), hop)
 
 
 class Planner:
@@ -300,7 +295,7 @@ def _check_exact_cover(pair: TensorPair, position: int, expected: int, receives:
     Legs of one copy are disjoint if no two of them meet; together with equal volumes that leaves
     no element out.
     """
-    volume = sum(_volume_between(leg.start, leg.stop) for leg in receives)
+    volume = sum([leg.num_elements for leg in receives])
     if volume != expected or _some_meet(receives):
         raise PlanError(
             f"{pair.name}: destination rank {pair.dst.layout.ranks[position]} stores {expected} "
