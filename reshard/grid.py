@@ -194,6 +194,19 @@ class GridSide:
         """True if some rank holds the slice of the stack; always, unless a stored dim is empty."""
         return bool(self._stacks.cells)
 
+    @property
+    def is_unshared(self) -> bool:
+        """True if each element is on one rank."""
+        tables = (self._stacks, *self.tables)
+        return len(self._replicas) == 1 and all(
+            [len(positions) == 1 for table in tables for positions in table.positions]
+        )
+
+    @property
+    def first_position(self) -> int:
+        """What to add to the positions of a region's cells to get that of its first rank."""
+        return self._stacks.positions[0][0]
+
     def cells_at(self, position: int) -> tuple[int, ...] | None:
         """Returns the cell of each component that a rank holds, or None if it holds nothing."""
         if self._stacks.cell_at(position) < 0:
