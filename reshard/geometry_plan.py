@@ -306,23 +306,10 @@ class _Meeting(NamedTuple):
             forwards += self._legs(delivery, onward, self.takers)
 
     def _legs(self, delivery: Delivery, parts: list[Part], peers: tuple[int, ...]) -> list[Leg]:
-        start, stop = self.box
-        dim, length = delivery.striping.dim, delivery.striping.length
-        # As `Striping.cut` does, for many parts of one box.
-        low = start[dim] if dim >= 0 else 0  # a single element is never cut
-        before, after = start[:dim], start[dim + 1 :]
-        until, since = stop[:dim], stop[dim + 1 :]
+        boxes = delivery.striping.cuts(self.box, [(first, last) for _, first, last, _ in parts])
         return [
-            Leg(start, 0, peers[peer], stop, hop)
-            if last - first == length
-            else Leg(
-                (*before, low + first, *after),
-                0,
-                peers[peer],
-                (*until, low + last, *since),
-                hop,
-            )
-            for peer, first, last, hop in parts
+            Leg(low, 0, peers[peer], high, hop)
+            for (peer, _, _, hop), (low, high) in zip(parts, boxes, strict=True)
         ]
 
 

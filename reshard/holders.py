@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -151,14 +151,21 @@ class Striping(NamedTuple):
 
     def cut(self, box: BoxKey, start: int, stop: int) -> BoxKey:
         """Returns the part of a box between two indices of the striped dim."""
-        if stop - start == self.length:
-            return box
-        low, high = box
-        first = low[self.dim]
-        return (
-            (*low[: self.dim], first + start, *low[self.dim + 1 :]),
-            (*high[: self.dim], first + stop, *high[self.dim + 1 :]),
-        )
+        return self.cuts(box, [(start, stop)])[0]
+
+    def cuts(self, box: BoxKey, bounds: Iterable[tuple[int, int]]) -> list[BoxKey]:
+        """Returns the parts of a box between pairs of indices of the striped dim."""
+        start, stop = box
+        dim, length = self.dim, self.length
+        low = start[dim] if dim >= 0 else 0  # a single element is never cut
+        before, after = start[:dim], start[dim + 1 :]
+        until, since = stop[:dim], stop[dim + 1 :]
+        return [
+            box
+            if last - first == length
+            else ((*before, low + first, *after), (*until, low + last, *since))
+            for first, last in bounds
+        ]
 
     def _boundary(self, segment: int) -> int:
         if self.ring and not self.is_partial:

@@ -198,9 +198,7 @@ class Planner:
     ) -> None:
         turning = self.plan_of(kind).takes(position)
         for number, rotation in kind.members:
-            taken = turning.of(rotation)
-            if id(taken) not in self._proven:
-                self._prove(kind.first, position, taken)
+            taken = self._proven_of(kind, position, turning.of(rotation))
             if taken.receives:
                 receives.append((number, taken.receives, kind.src_ranks))
             if taken.arrivals:
@@ -210,7 +208,10 @@ class Planner:
 
     def taken(self, kind: Kind, position: int, rotation: int) -> Taken:
         """Returns what a destination rank has to do with a tensor of a kind, proven to be whole."""
-        taken = self.plan_of(kind).takes(position).of(rotation)
+        return self._proven_of(kind, position, self.plan_of(kind).takes(position).of(rotation))
+
+    def _proven_of(self, kind: Kind, position: int, taken: Taken) -> Taken:
+        """Returns legs after they are proven once, so that their identity stands for the proof."""
         if id(taken) not in self._proven:
             self._prove(kind.first, position, taken)
         return taken
