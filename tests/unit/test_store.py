@@ -233,21 +233,35 @@ def test_a_wrong_token_is_told_quickly_and_counted(
 def test_a_refusal_that_comes_just_before_sending_is_told_as_one(
     is_call: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with (
-        StoreServer(LOOPBACK, token="a secret of sixteen") as server,
-        StoreClient(server.address) as client,
-    ):
-        # libzmq has taken the connection away, and the client has not read the news of it yet.
-        wait_until(lambda: client._socket.poll(0, zmq.POLLOUT) == 0)
-        read_events = client._read_events
-        first = iter([lambda: None])
-        monkeypatch.setattr(client, "_read_events", lambda: next(first, read_events)())
-        if is_call:
-            with pytest.raises(RendezvousError, match="refused the connection"):
-                _hello(client)
-        else:
-            client.notify(Bye(request=1))
-            assert client.is_lost
+    """The other end stays open: a store that hangs up first would merely be dialled again."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        listener.settimeout(WAIT_S)
+        port = listener.getsockname()[1]
+        with StoreClient(f"tcp://127.0.0.1:{port}") as client, listener.accept()[0] as peer:
+            peer.sendall(_GREETING_OF_A_SECRET_STORE)
+            _check_refusal_before_sending(client, is_call, monkeypatch)
+
+
+# Of ZMTP 3.1 (RFC 37): signature, version, mechanism, no server, filler.
+_GREETING_OF_A_SECRET_STORE = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(52, b"\0")
+
+
+def _check_refusal_before_sending(
+    client: StoreClient, is_call: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # libzmq has taken the connection away, and the client has not read the news of it yet.
+    wait_until(lambda: client._socket.poll(0, zmq.POLLOUT) == 0)
+    read_events = client._read_events
+    first = iter([lambda: None])
+    monkeypatch.setattr(client, "_read_events", lambda: next(first, read_events)())
+    if is_call:
+        with pytest.raises(RendezvousError, match="refused the connection"):
+            _hello(client)
+    else:
+        client.notify(Bye(request=1))
+        assert client.is_lost
 
 
 def test_refused_handshakes_are_mentioned_in_a_timeout() -> None:
