@@ -35,7 +35,8 @@ from reshard import (
 )
 from reshard.matching import TensorPair, match
 from reshard.planner import Planner
-from reshard.rounds import pace_of, spans_of
+from reshard.rounds import pace_of
+from reshard.spans import Spans
 
 __all__ = ["main"]
 
@@ -60,7 +61,7 @@ def _plan_ms(pairs: list[TensorPair], ranks: list[int], topology: Topology | Non
     start = time.thread_time()
     planner = Planner(pairs, topology)
     for rank in ranks:
-        pace_of(planner.plan_rank(rank), pairs, spans_of(pairs), _STAGING_BYTES)
+        pace_of(planner.plan_rank(rank), Spans(planner.kinds), _STAGING_BYTES)
     return (time.thread_time() - start) * 1e3
 
 

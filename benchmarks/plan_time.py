@@ -54,14 +54,14 @@ def _measure_here(model: str, side: str) -> _Sample:
     planned = time.thread_time()
     Planner(pairs).plan_rank(rank)
     again = time.thread_time()
-    parts = (*plan.sends, *plan.receives, *plan.arrivals, *plan.forwards)
-    legs = sum(len(legs) for _, legs, _ in parts)
+    batches = (*plan.sends, *plan.receives, *plan.arrivals, *plan.forwards)
+    num_transfers = sum(len(batch.numbers) * len(batch.legs) for batch in batches)
     num_ranks = specs.num_source_ranks + specs.num_destination_ranks
     return _Sample(
         match_s=matched - start,
         plan_s=planned - matched,
         again_s=again - planned,
-        num_transfers=legs,
+        num_transfers=num_transfers,
         num_parameters=len(specs.source),
         num_ranks=num_ranks,
         nbytes=specs.nbytes,

@@ -10,7 +10,8 @@ from reshard.errors import PlanError
 from reshard.floor import Floor, find_floor
 from reshard.loads import Loads, find_loads
 from reshard.planner import Planner
-from reshard.rounds import Pace, agreed, pace_of, spans_of
+from reshard.rounds import Pace, agreed, pace_of
+from reshard.spans import Spans
 from reshard.timing import Platform, Prediction, busiest_link, predict, predict_gather_and_broadcast
 from reshard.topology import Topology
 
@@ -31,7 +32,7 @@ class ClusterView:
         floor: the limit of all plans between the same layouts.
         busy_seconds: how long the busiest link is busy, at the rates of the topology.
         busiest: which link that is.
-        pace: rounds of the schedule, from the busiest ranks of both sides.
+        pace: rounds of the schedule, from the busiest rank of each layout.
         num_hops: how often a byte moves, at most.
         prediction: of this plan.
         direct: of the plan in which holders serve every rank themselves.
@@ -119,7 +120,7 @@ def _nbytes(plan: Plan) -> int:
 
 
 def _schedule_of(plan: Plan, planner: Planner, loads: Loads) -> tuple[Pace, int]:
-    """Returns the pace and the messages per round, from the busiest ranks of both sides.
+    """Returns the pace and the messages per round, from the busiest rank of each layout.
 
     At run time all ranks agree on the pace; here a few have to speak for the others.
     """
@@ -129,7 +130,7 @@ def _schedule_of(plan: Plan, planner: Planner, loads: Loads) -> tuple[Pace, int]
     sides = {kind.src_ranks for kind in planner.kinds} | {kind.dst_ranks for kind in planner.kinds}
     ranks = {plan.dst_ranks[0], plan.dst_ranks[-1]}
     ranks.update([max(side, key=busy.__getitem__) for side in sides])
-    spans = spans_of(plan.pairs)
+    spans = Spans(planner.kinds)
     plans = [planner.plan_rank(rank) for rank in sorted(ranks)]
-    pace = agreed([pace_of(each, plan.pairs, spans, plan.staging_bytes) for each in plans])
+    pace = agreed([pace_of(each, spans, plan.staging_bytes) for each in plans])
     return pace, max([len(each.messages) for each in plans])

@@ -9,18 +9,17 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterator
-from itertools import product
+from operator import sub
 from typing import NamedTuple, Protocol
 
 from reshard.delivery import Delivery, Part
 from reshard.errors import PlanError
-from reshard.grid import GridSide, NotAGrid, components_of
-from reshard.holders import Shares, rotation_of_box
+from reshard.grid import NotAGrid
+from reshard.grid_pair import GridPair, Meeting
+from reshard.holders import Shares
 from reshard.legs import Leg, Taken, Turning
-from reshard.logical_space import Bounds, LogicalRow, Side
 from reshard.matching import Geometry
 from reshard.places import DeliveryTable, Places
-from reshard.segmented_layout import SegmentedLayout
 from reshard.shipment import Shipment
 from reshard.sweep import SweepPlan
 from reshard.transfer import BoxKey
@@ -50,7 +49,10 @@ class GeometryPlan(Protocol):
 
 
 def make_geometry_plan(
-    geometry: Geometry, places: Places | None = None, shares: Shares = ()
+    geometry: Geometry,
+    places: Places | None = None,
+    shares: Shares = (),
+    grids: GridPair | None = None,
 ) -> GeometryPlan:
     """Returns the planner that fits a geometry.
 
@@ -58,32 +60,15 @@ def make_geometry_plan(
         geometry: what all pairs of this kind have in common.
         places: where the ranks of both sides are; None means that holders serve everybody.
         shares: of holders that do not share evenly.
+        grids: of the geometry; None means that they have to be found, if there are any.
 
     Raises:
         PlanError: if the source does not hold every element that the destination wants.
     """
     try:
-        return GridPlan(geometry, places, shares)
+        return GridPlan(geometry, places, shares, grids)
     except NotAGrid:
         return SweepPlan(geometry, places, shares)
-
-
-def _plain_side(side: Side) -> Side:
-    """Returns the side of the one segment in which all rows lie, if the layout is segmented."""
-    layout = side.layout
-    if not isinstance(layout, SegmentedLayout):
-        return side
-    row = side.rows[layout.dim]
-    extent = 1
-    for digit in row.digits:
-        extent *= digit.size
-    for index, start in enumerate(layout.starts):
-        if start <= row.start and row.start + extent <= start + layout.lengths[index]:
-            moved = LogicalRow(row.start - start, row.digits)
-            rows = (*side.rows[: layout.dim], moved, *side.rows[layout.dim + 1 :])
-            shape = layout.segment_shape(index, side.shape)
-            return _plain_side(Side(shape, layout.layouts[index], rows))
-    raise NotAGrid
 
 
 class GridPlan:
@@ -93,6 +78,7 @@ class GridPlan:
         geometry: what all pairs of this kind have in common.
         places: where the ranks of both sides are; None means that holders serve everybody.
         shares: of holders that do not share evenly.
+        grids: of the geometry; None means that they have to be found.
 
     Raises:
         NotAGrid: if a side has no product structure.
@@ -100,171 +86,102 @@ class GridPlan:
     """
 
     def __init__(
-        self, geometry: Geometry, places: Places | None = None, shares: Shares = ()
+        self,
+        geometry: Geometry,
+        places: Places | None = None,
+        shares: Shares = (),
+        grids: GridPair | None = None,
     ) -> None:
-        src, dst = _plain_side(geometry.src), _plain_side(geometry.dst)
-        ndim = len(geometry.space.shape)
-        components = components_of(src, dst, ndim)
-        dims = [dim for component in components for dim in component]
-        self._order = None if dims == sorted(dims) else [dims.index(dim) for dim in range(ndim)]
-        self._src = GridSide(src, components)
-        self._dst = GridSide(dst, components)
-        self._is_empty = geometry.space.num_elements == 0
-        if not (self._is_empty or self._src.is_complete):
+        self._grids = GridPair(geometry) if grids is None else grids
+        if not self._grids.is_complete:
             raise PlanError("no source rank holds this slice of the stored stack.")
-        self._ranks = None
-        if not geometry.is_disjoint:
-            self._ranks = geometry.src.layout.ranks, geometry.dst.layout.ranks
-        self._groups = DeliveryTable(places, geometry.counted_bytes, shares)
+        self._table = DeliveryTable(places, geometry.counted_bytes, shares)
         # Each box comes whole from its only holder, whoever else wants it.
-        self._is_simple = places is None and self._ranks is None and self._src.is_unshared
+        self._is_simple = places is None and self._grids.has_lone_holders
         self._sending: dict[int, Turning[tuple[Leg, ...]]] = {}
         self._taking: dict[int, Turning[Taken]] = {}
         self._shipments: list[Shipment] | None = None
         self.are_apart = True
 
+    @property
+    def grids(self) -> GridPair:
+        """The two grids, for other planners of the same geometry."""
+        return self._grids
+
     def sends(self, position: int) -> Turning[tuple[Leg, ...]]:
         """Returns what a source rank sends."""
         found = self._sending.get(position)
         if found is None:
-            cells = None if self._is_empty else self._src.cells_at(position)
-            meetings = [] if cells is None else list(self._sends(position, cells))
+            boxes = list(self._sent(position))
 
             def make(turn: int) -> tuple[Leg, ...]:
-                return tuple(sorted([leg for each in meetings for leg in each.sends(turn)]))
+                return tuple(sorted([leg for each in boxes for leg in each.sends(turn)]))
 
-            found = self._sending[position] = Turning(_period_of(meetings), make)
+            found = self._sending[position] = Turning(_period_of(boxes), make)
         return found
 
     def takes(self, position: int) -> Turning[Taken]:
         """Returns what a destination rank receives and sends on."""
         found = self._taking.get(position)
         if found is None:
-            cells = None if self._is_empty else self._dst.cells_at(position)
-            if self._is_simple and cells is not None:
-                receives = tuple(sorted(self._receives(cells)))
+            if self._is_simple:
+                receives = tuple(sorted(self._grids.received(position)))
                 found = self._taking[position] = Turning(1, lambda turn: Taken(receives))
                 return found
-            meetings = [] if cells is None else list(self._takes(position, cells))
+            boxes = list(self._taken(position))
 
             def make(turn: int) -> Taken:
                 kinds: tuple[list[Leg], list[Leg], list[Leg]] = [], [], []
-                for meeting in meetings:
-                    meeting.add_taken(turn, *kinds)
+                for each in boxes:
+                    each.add_taken(turn, *kinds)
                 return Taken(*[tuple(sorted(legs)) for legs in kinds])
 
-            found = self._taking[position] = Turning(_period_of(meetings), make)
+            found = self._taking[position] = Turning(_period_of(boxes), make)
         return found
 
     def shipments(self) -> list[Shipment]:
         """Returns every box that moves between any two ranks."""
         if self._shipments is None:
-            self._shipments = [] if self._is_empty else self._find_shipments()
+            self._shipments = [
+                Shipment(
+                    each.box,
+                    tuple([(holder, taker, 0) for taker, holder in each.local.items()]),
+                    each.holders,
+                    tuple([(taker, 0) for taker in each.takers]),
+                    self._delivery(each) if each.takers else None,
+                )
+                for each in self._grids.meetings()
+            ]
         return self._shipments
 
-    def _find_shipments(self) -> list[Shipment]:
-        found = []
-        for cells in product(*[range(len(table.cells)) for table in self._dst.tables]):
-            copies = self._dst.positions_of(cells)
-            for src_cells, wanted, common in self._meetings(cells, self._dst, self._src):
-                holders = self._src.positions_of(src_cells)
-                remote, local = self._split_local(copies, holders)
-                delivery = self._delivery(wanted, common, remote, holders) if remote else None
-                inside = tuple([(holder, taker, 0) for taker, holder in local.items()])
-                takers = tuple([(taker, 0) for taker in remote])
-                found.append(Shipment(common, inside, holders, takers, delivery))
-        return found
-
-    def _receives(self, cells: tuple[int, ...]) -> Iterator[Leg]:
-        """Yields what the only holders of each box send: as `_takes`, in a third of the time."""
-        per_component = [
-            [
-                (far_table.positions[overlap.cell][0], overlap.common)
-                for ours in near_table.cells[cell]
-                for overlap in far_table.overlaps(ours)
-            ]
-            for near_table, far_table, cell in zip(
-                self._dst.tables, self._src.tables, cells, strict=True
-            )
-        ]
-        first = self._src.first_position
-        for meeting in product(*per_component):
-            start, stop = self._bounds([common for _, common in meeting])
-            yield Leg(start, 0, sum([offset for offset, _ in meeting], first), stop)
-
-    def _takes(self, position: int, cells: tuple[int, ...]) -> Iterator[_Meeting]:
-        copies = self._dst.positions_of(cells)
-        for src_cells, wanted, common in self._meetings(cells, self._dst, self._src):
-            holders = self._src.positions_of(src_cells)
-            remote, local = self._split_local(copies, holders)
+    def _taken(self, position: int) -> Iterator[_Moved]:
+        for meeting in self._grids.taken(position):
+            box, _, holders, takers, local = meeting
             if position in local:
-                yield _Meeting(common, None, (local[position],), (), 0)
+                yield _Moved(box, None, (local[position],), (), 0)
                 continue
-            delivery = self._delivery(wanted, common, remote, holders)
-            yield _Meeting(common, delivery, holders, remote, bisect_left(remote, position))
+            own = bisect_left(takers, position)
+            yield _Moved(box, self._delivery(meeting), holders, takers, own)
 
-    def _sends(self, position: int, cells: tuple[int, ...]) -> Iterator[_Meeting]:
-        holders = self._src.positions_of(cells)
-        index = bisect_left(holders, position)
-        for dst_cells, wanted, common in self._meetings(cells, self._src, self._dst):
-            remote, local = self._split_local(self._dst.positions_of(dst_cells), holders)
+    def _sent(self, position: int) -> Iterator[_Moved]:
+        index = None
+        for meeting in self._grids.sent(position):
+            box, _, holders, takers, local = meeting
             for taker, holder in local.items():
                 if holder == position:
-                    yield _Meeting(common, None, (taker,), (), 0)
-            if remote:
-                delivery = self._delivery(wanted, common, remote, holders)
-                yield _Meeting(common, delivery, holders, remote, index)
+                    yield _Moved(box, None, (taker,), (), 0)
+            if takers:
+                index = bisect_left(holders, position) if index is None else index
+                yield _Moved(box, self._delivery(meeting), holders, takers, index)
 
-    def _delivery(
-        self,
-        wanted: BoxKey,
-        common: BoxKey,
-        takers: tuple[int, ...],
-        holders: tuple[int, ...],
-    ) -> Delivery:
-        shape = tuple([b - a for a, b in zip(*common, strict=True)])
-        return self._groups.delivery(shape, takers, holders, rotation_of_box(*wanted))
-
-    def _split_local(
-        self, copies: tuple[int, ...], holders: tuple[int, ...]
-    ) -> tuple[tuple[int, ...], dict[int, int]]:
-        """Returns the copies on ranks that hold nothing, and {copy: holder} of those that do."""
-        if self._ranks is None:
-            return copies, {}
-        src_ranks, dst_ranks = self._ranks
-        holding = {src_ranks[holder]: holder for holder in holders}
-        local = {copy: holding[rank] for copy in copies if (rank := dst_ranks[copy]) in holding}
-        return tuple(copy for copy in copies if copy not in local), local
-
-    def _meetings(
-        self, cells: tuple[int, ...], near: GridSide, far: GridSide
-    ) -> Iterator[tuple[tuple[int, ...], BoxKey, BoxKey]]:
-        """Yields (far cells, whole destination box, common box) of each meeting of our region."""
-        is_near = near is self._dst
-        per_component = [
-            [
-                (overlap.cell, ours if is_near else overlap.theirs, overlap.common)
-                for ours in near_table.cells[cell]
-                for overlap in far_table.overlaps(ours)
-            ]
-            for near_table, far_table, cell in zip(near.tables, far.tables, cells, strict=True)
-        ]
-        for meeting in product(*per_component):
-            yield (
-                tuple([cell for cell, _, _ in meeting]),
-                self._bounds([wanted for _, wanted, _ in meeting]),
-                self._bounds([common for _, _, common in meeting]),
-            )
-
-    def _bounds(self, parts: list[Bounds]) -> BoxKey:
-        flat = [bound for part in parts for bound in part]
-        if self._order is not None:
-            flat = [flat[i] for i in self._order]
-        return tuple([a for a, _ in flat]), tuple([b for _, b in flat])
+    def _delivery(self, meeting: Meeting) -> Delivery:
+        start, stop = meeting.box
+        shape = tuple(map(sub, stop, start))
+        return self._table.delivery(shape, meeting.takers, meeting.holders, meeting.turn)
 
 
-class _Meeting(NamedTuple):
-    """A box that our region has in common with one of the other side, for any rotation.
+class _Moved(NamedTuple):
+    """A box that we send or take, for tensors of any rotation.
 
     Attributes:
         box: the common box.
@@ -313,6 +230,6 @@ class _Meeting(NamedTuple):
         ]
 
 
-def _period_of(meetings: list[_Meeting]) -> int:
+def _period_of(boxes: list[_Moved]) -> int:
     """Returns the number of rotations after which legs repeat."""
-    return math.lcm(*{each.delivery.period for each in meetings if each.delivery is not None})
+    return math.lcm(*{each.delivery.period for each in boxes if each.delivery is not None})

@@ -222,7 +222,11 @@ class GridSide:
             for table, cell in zip(self.tables, cells, strict=True):
                 own = table.positions[cell]
                 positions = [a + b for a in positions for b in own] if own != [0] else positions
-            found = tuple(sorted(a + b for a in positions for b in self._replicas))
+            if len(positions) == 1:
+                first = positions[0]
+                found = tuple([first + replica for replica in self._replicas])
+            else:
+                found = tuple(sorted([a + b for a in positions for b in self._replicas]))
             self._positions[cells] = found
         return found
 
@@ -267,6 +271,7 @@ def _is_plain(stored: _StoredDim) -> bool:
 
 
 def _replica_offsets(layout: Layout) -> list[int]:
+    """Returns the positions of the replicas of position 0, ascending."""
     offsets = [0]
     for placement, size, stride in zip(
         layout.placements, layout.mesh.shape, layout.mesh.strides, strict=True

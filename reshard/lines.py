@@ -50,18 +50,19 @@ class Line(NamedTuple):
     @property
     def period(self) -> int:
         """Rotations that differ by it give the same parts."""
-        periods = {self.striping.period}
-        for members, number in zip(self.groups, self.num_stripes, strict=True):
-            periods.add(period_of(len(members)) if number < len(members) else 1)
-        return math.lcm(*periods)
+        sizes = {
+            len(members)
+            for members, number in zip(self.groups, self.num_stripes, strict=True)
+            if number < len(members)
+        }
+        return math.lcm(self.striping.period, *map(period_of, sizes))
 
     @property
     def num_hops(self) -> int:
         """How many transfers, one after the other, bring it to the last taker."""
+        fewest = min([lane.num_direct for lane in self.lanes])
         return 1 + max(
-            place // lane.num_direct + (len(members) > 1)
-            for place, members in enumerate(self.groups)
-            for lane in self.lanes
+            [place // fewest + (len(members) > 1) for place, members in enumerate(self.groups)]
         )
 
     def stripe_edges(self, place: int) -> list[int]:
@@ -75,7 +76,7 @@ class Line(NamedTuple):
         Pieces are cut there on the whole way, so that all that is passed on is a whole piece.
         """
         edges = {lane.start for lane in self.lanes}
-        for place in range(min(lane.num_direct for lane in self.lanes), len(self.groups)):
+        for place in range(min([lane.num_direct for lane in self.lanes]), len(self.groups)):
             edges.update(self.stripe_edges(place))
         return sorted(edges) if len(edges) > 1 else []
 

@@ -168,7 +168,7 @@ def _not_held(plan: Plan) -> Iterator[Finding]:
             plan.planner.plan_of(kind)
         except PlanError as error:
             _, _, message = str(error).partition(": ")
-            problems += [f"{plan.pairs[number].name}: {message}" for number, _ in kind.members]
+            problems += [f"{plan.pairs[number].name}: {message}" for number in kind.numbers]
     for name, message in _grouped(problems):
         yield Finding("error", "not-held", name, message)
 

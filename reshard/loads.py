@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from reshard.delivery import Delivery
+from reshard.domain_delivery import DomainDelivery
 from reshard.geometry_plan import GeometryPlan
 from reshard.kinds import Kind
-from reshard.places import Places, PlaceTable
+from reshard.place_table import PlaceTable
+from reshard.places import Places
 from reshard.planner import Planner
 from reshard.shipment import Shipment
 from reshard.topology import Topology
@@ -66,17 +67,18 @@ class Loads:
         return tuple(map(sum, zip(self.network_received, self.link_received, strict=True)))
 
 
-class _Volumes(NamedTuple):
+class _Volumes:
     """What one delivery has its ranks send and receive, in indices of the striped dim.
 
-    Pairs are (within the domain, across). A list goes over the holders or over the takers.
+    Each list goes over the holders or over the takers. Pairs are (within the domain, across).
     """
 
-    sent: list[tuple[int, int]]
-    received: list[tuple[int, int]]
-    forwarded: list[tuple[int, int]]
-    arrived: list[tuple[int, int]]
-    copied: list[int]
+    def __init__(self, num_holders: int, num_takers: int) -> None:
+        self.sent = [0] * num_holders, [0] * num_holders
+        self.received = [0] * num_takers, [0] * num_takers
+        self.forwarded = [0] * num_takers, [0] * num_takers
+        self.arrived = [0] * num_takers, [0] * num_takers
+        self.copied = [0] * num_takers
 
 
 class _PositionLoads:
@@ -91,32 +93,28 @@ class _PositionLoads:
     """
 
     def __init__(self, num_src: int, num_dst: int) -> None:
-        self.sent = ([0] * num_src, [0] * num_src)
-        self.received = ([0] * num_dst, [0] * num_dst)
-        self.forwarded = ([0] * num_dst, [0] * num_dst)
-        self.arrived = ([0] * num_dst, [0] * num_dst)
+        self.sent = [0] * num_src, [0] * num_src
+        self.received = [0] * num_dst, [0] * num_dst
+        self.forwarded = [0] * num_dst, [0] * num_dst
+        self.arrived = [0] * num_dst, [0] * num_dst
         self.copied = [0] * num_dst
         self.copied_on = [0] * num_dst
 
     def add(self, shipment: Shipment, volumes: _Volumes, per_index: int) -> None:
         """Adds what a shipment moves between ranks."""
-        for index, position in enumerate(shipment.holders):
-            _add_pair(self.sent, position, volumes.sent[index], per_index)
-        for index, (position, _) in enumerate(shipment.takers):
-            _add_pair(self.received, position, volumes.received[index], per_index)
-            _add_pair(self.forwarded, position, volumes.forwarded[index], per_index)
-            _add_pair(self.arrived, position, volumes.arrived[index], per_index)
-            self.copied_on[position] += volumes.copied[index] * per_index
+        takers = [position for position, _ in shipment.takers]
+        for link in (0, 1):
+            _add_at(self.sent[link], shipment.holders, volumes.sent[link], per_index)
+            _add_at(self.received[link], takers, volumes.received[link], per_index)
+            _add_at(self.forwarded[link], takers, volumes.forwarded[link], per_index)
+            _add_at(self.arrived[link], takers, volumes.arrived[link], per_index)
+        _add_at(self.copied_on, takers, volumes.copied, per_index)
 
 
-def _add_pair(
-    lists: tuple[list[int], list[int]], position: int, pair: tuple[int, int], factor: int
-) -> None:
-    near, far = pair
-    if near:
-        lists[0][position] += near * factor
-    if far:
-        lists[1][position] += far * factor
+def _add_at(sums: list[int], positions: Sequence[int], volumes: list[int], factor: int) -> None:
+    if any(volumes):
+        for position, volume in zip(positions, volumes, strict=True):
+            sums[position] += volume * factor
 
 
 class _GeometryLoads:
@@ -169,8 +167,12 @@ class _GeometryLoads:
             key += _domains_of(takers, shipment.holders, self._places)
         found = self._volumes.get(key) if is_alike else None
         if found is None:
-            domains = _domains_of(takers, shipment.holders, self._places)
-            found = delivery, _volumes_of(delivery, takers, *domains)
+            if is_alike and self._is_planned_here and isinstance(delivery, DomainDelivery):
+                volumes = _volumes_by_group(delivery, len(shipment.holders), len(takers))
+            else:
+                domains = _domains_of(takers, shipment.holders, self._places)
+                volumes = _volumes_of(delivery, takers, *domains)
+            found = delivery, volumes
         if is_alike:
             self._volumes[key] = found
         loads.add(shipment, found[1], shipment.num_elements // delivery.striping.length)
@@ -192,27 +194,46 @@ def _volumes_of(
     taker_domains: tuple[int, ...],
     holder_domains: tuple[int, ...],
 ) -> _Volumes:
-    sent = [[0, 0] for _ in holder_domains]
-    received, forwarded, arrived = ([[0, 0] for _ in takers] for _ in range(3))
-    copied = [0] * len(takers)
+    """Returns what each part of a delivery adds up to, wherever its ranks are."""
+    volumes = _Volumes(len(holder_domains), len(taker_domains))
     for taker, domain in enumerate(taker_domains):
         for peer, start, stop, hop in delivery.received(taker):
             volume = stop - start
             if hop == 0:
                 is_far = holder_domains[peer] != domain
-                sent[peer][is_far] += volume
-                received[taker][is_far] += volume
+                volumes.sent[is_far][peer] += volume
+                volumes.received[is_far][taker] += volume
             elif takers[peer] == takers[taker]:
-                copied[taker] += volume
+                volumes.copied[taker] += volume
             else:
                 is_far = taker_domains[peer] != domain
-                forwarded[peer][is_far] += volume
-                arrived[taker][is_far] += volume
-    return _Volumes(_pairs(sent), _pairs(received), _pairs(forwarded), _pairs(arrived), copied)
+                volumes.forwarded[is_far][peer] += volume
+                volumes.arrived[is_far][taker] += volume
+    return volumes
 
 
-def _pairs(lists: list[list[int]]) -> list[tuple[int, int]]:
-    return [(near, far) for near, far in lists]
+def _volumes_by_group(delivery: DomainDelivery, num_holders: int, num_takers: int) -> _Volumes:
+    """Returns the same of ranks that are where they were planned for, each once among the takers.
+
+    What a group receives from outside, all of its others receive from those who did.
+    """
+    volumes = _Volumes(num_holders, num_takers)
+    for members, is_near, inflows in delivery.groups():
+        own = dict.fromkeys(members, 0)
+        for taker, peer, start, stop, hop in inflows:
+            volume = stop - start
+            own[taker] += volume
+            if hop == 0:
+                volumes.sent[not is_near][peer] += volume
+                volumes.received[not is_near][taker] += volume
+            else:
+                volumes.forwarded[True][peer] += volume
+                volumes.arrived[True][taker] += volume
+        whole = sum(own.values())
+        for taker, volume in own.items():
+            volumes.arrived[False][taker] += whole - volume
+            volumes.forwarded[False][taker] += volume * (len(members) - 1)
+    return volumes
 
 
 class _RankLoads:
@@ -269,11 +290,11 @@ def find_loads(
     Raises:
         PlanError: if a source layout does not hold what a destination wants.
     """
-    places = PlaceTable(topology, planner.pairs)
+    places = PlaceTable(topology, planner.kinds)
     found: dict[tuple[int, int], _GeometryLoads] = {}
     total = _RankLoads(planner.ranks)
     for kind in planner.kinds if kinds is None else kinds:
-        number, where = places.of(kind.first)
+        number, where = places.of(kind)
         plan = planner.plan_of(kind)
         loads = found.get((id(plan), number))
         if loads is None:
@@ -281,21 +302,15 @@ def find_loads(
             loads = found[id(plan), number] = _GeometryLoads(
                 plan, where, sizes, is_planned_here=planner.topology is topology
             )
-        _add_kind(total, planner, kind, loads)
+        _add_kind(total, kind, loads)
     return total.sums()
 
 
-def _add_kind(total: _RankLoads, planner: Planner, kind: Kind, loads: _GeometryLoads) -> None:
-    turns: Counter[int] = Counter()
-    first: Counter[int] = Counter()
-    later: Counter[int] = Counter()
-    for number, rotation in kind.members:
-        pair, turn = planner.pairs[number], rotation % loads.period
-        turns[turn] += 1
-        first[turn] += pair.dtype_at(0).itemsize
-        later[turn] += pair.dtype_at(1).itemsize
-    total.add(kind, loads.always, first.total(), later.total())
-    for turn in turns:
+def _add_kind(total: _RankLoads, kind: Kind, loads: _GeometryLoads) -> None:
+    first, later = kind.itemsizes
+    count = len(kind.numbers)
+    total.add(kind, loads.always, first * count, later * count)
+    for turn, numbers in kind.turns(loads.period).items():
         moving = loads.of_turn(turn)
         if moving is not None:
-            total.add(kind, moving, first[turn], later[turn])
+            total.add(kind, moving, first * len(numbers), later * len(numbers))

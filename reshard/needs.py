@@ -14,7 +14,8 @@ from reshard.box_sets import disjoint_volume
 from reshard.geometry_plan import GeometryPlan
 from reshard.kinds import Kind
 from reshard.matching import TensorPair
-from reshard.places import Places, PlaceTable
+from reshard.place_table import PlaceTable
+from reshard.places import Places
 from reshard.planner import Planner
 from reshard.shipment import Shipment
 from reshard.topology import Topology
@@ -51,11 +52,11 @@ def find_needs(planner: Planner, topology: Topology) -> Needs:
     Raises:
         PlanError: if a source layout does not hold what a destination wants.
     """
-    places = PlaceTable(topology, planner.pairs)
+    places = PlaceTable(topology, planner.kinds)
     found: dict[tuple[int, int], Needs] = {}
     per_kind: list[Needs] = []
     for kind in planner.kinds:
-        number, where = places.of(kind.first)
+        number, where = places.of(kind)
         plan = planner.plan_of(kind)
         key = id(plan), number
         if key not in found:
@@ -135,7 +136,7 @@ def _of_kind(kind: Kind, elements: Needs, topology: Topology) -> Needs:
 
 def _readers(planner: Planner) -> Counter[Group]:
     """Returns, for tensors that read one source tensor, their kinds; and how many of such sets."""
-    kind_of = {number: k for k, kind in enumerate(planner.kinds) for number, _ in kind.members}
+    kind_of = {number: k for k, kind in enumerate(planner.kinds) for number in kind.numbers}
     readers: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
     for number, pair in enumerate(planner.pairs):
         readers[id(pair.src), _source_part(pair)].append(kind_of[number])

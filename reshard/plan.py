@@ -19,7 +19,8 @@ from reshard.loads import Loads, find_loads
 from reshard.matching import Casts, TensorPair, match
 from reshard.plan_summary import plan_to_json
 from reshard.plan_text import describe, explain
-from reshard.planner import Planner, RankPlan
+from reshard.planner import Planner
+from reshard.rank_plan import RankPlan
 from reshard.schedule import DEFAULT_STAGING_BYTES, Schedule, make_schedule
 from reshard.spec_codec import encode_specs
 from reshard.stream_sums import stream_bytes

@@ -200,12 +200,13 @@ def _kinds(plan: Plan) -> list[dict[str, Any]]:
     for kind in plan.planner.kinds:
         # Tensors whose names differ in more than numbers may share all the rest.
         parts: dict[str, Kind] = {}
-        for number, rotation in kind.members:
+        for number, rotation in zip(kind.numbers, kind.rotations, strict=True):
             pair = plan.pairs[number]
             name = kind_of_name(pair.name)
             if name not in parts:
                 parts[name] = Kind(pair, kind.src_ranks, kind.dst_ranks)
-            parts[name].members.append((number, rotation))
+            parts[name].numbers.append(number)
+            parts[name].rotations.append(rotation)
         for name, part in parts.items():
             groups.setdefault(name, []).append(part)
     return [_kind(plan, name, kinds) for name, kinds in groups.items()]
@@ -214,7 +215,7 @@ def _kinds(plan: Plan) -> list[dict[str, Any]]:
 def _kind(plan: Plan, name: str, kinds: list[Kind]) -> dict[str, Any]:
     first = kinds[0].first
     loads = find_loads(plan.planner, plan.topology, kinds)
-    members = [plan.pairs[number] for kind in kinds for number, _ in kind.members]
+    members = [plan.pairs[number] for kind in kinds for number in kind.numbers]
     return {
         "name": name,
         "num_tensors": len(members),

@@ -43,17 +43,19 @@ def describe(plan: Plan) -> str:
     local = 0
     per_geometry: dict[int, list[int]] = {}
     for rank in plan.dst_ranks:
-        for number, count, src_rank, volume, hop in plan.rank_plan(rank).volumes_in(plan.pairs):
-            pair = plan.pairs[number]
-            nbytes = count * volume * pair.dtype_at(hop).itemsize
-            entry = per_geometry.setdefault(id(pair.geometry), [0, 0])
-            entry[0] += count
-            entry[1] += nbytes
-            if src_rank == rank:
-                local += nbytes
-            else:
-                (forwarded if hop else sent)[src_rank] += nbytes
-                received[rank] += nbytes
+        rank_plan = plan.rank_plan(rank)
+        for kind, numbers, legs, ranks in (*rank_plan.receives, *rank_plan.arrivals):
+            entry = per_geometry.setdefault(id(kind.first.geometry), [0, 0])
+            entry[0] += len(numbers) * len(legs)
+            for leg in legs:
+                nbytes = len(numbers) * leg.num_elements * kind.itemsizes[leg.hop > 0]
+                src_rank = ranks[leg.peer]
+                entry[1] += nbytes
+                if src_rank == rank:
+                    local += nbytes
+                else:
+                    (forwarded if leg.hop else sent)[src_rank] += nbytes
+                    received[rank] += nbytes
     lines = [
         f"{counted(len(plan.pairs), 'tensor')}, {counted(len(plan.src_ranks), 'source rank')} -> "
         f"{counted(len(plan.dst_ranks), 'destination rank')}, "

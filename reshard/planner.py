@@ -6,120 +6,29 @@ geometries (9 to 19 in a model of 1,000 parameters), not of the parameters or th
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
 
-from reshard.box_sets import some_meet, volume_of
+from reshard.box_sets import some_meet
 from reshard.errors import PlanError
-from reshard.geometry_plan import GeometryPlan, make_geometry_plan
+from reshard.geometry_plan import GeometryPlan, GridPlan, make_geometry_plan
+from reshard.grid_pair import GridPair
 from reshard.holders import Shares, Weights
 from reshard.kinds import Kind, kinds_of
 from reshard.layout import AnyLayout
 from reshard.legs import Leg, Taken
 from reshard.logical_space import pieces_of_rank
 from reshard.matching import TensorPair
-from reshard.places import PlaceTable
+from reshard.place_table import PlaceTable
+from reshard.rank_plan import Batch, RankPlan
 from reshard.supplies import SharesIndex, holder_shares
 from reshard.topology import Topology
-from reshard.transfer import BoxKey, Transfer
+from reshard.transfer import BoxKey
 
-__all__ = ["PairLegs", "Planner", "RankPlan", "Volume"]
+__all__ = ["Planner"]
 
 Ranks = tuple[int, ...]
 Legs = tuple[Leg, ...]
-PairLegs = tuple[int, Legs, tuple[int, ...]]
-
-
-class Volume(NamedTuple):
-    """What one leg moves, for all pairs that share it.
-
-    Attributes:
-        pair: number of the first of the pairs.
-        num_pairs: how many pairs.
-        peer: rank of the other end.
-        num_elements: of one pair.
-        hop: as in `Leg`.
-    """
-
-    pair: int
-    num_pairs: int
-    peer: int
-    num_elements: int
-    hop: int
-
-
-@dataclass(frozen=True, slots=True)
-class RankPlan:
-    """What one rank sends and receives.
-
-    Attributes:
-        rank: the rank.
-        sends: what it sends of what it holds, per tensor pair with something to do: (pair number,
-            legs, ranks by position).
-        receives: what it receives from holders.
-        arrivals: what it receives from ranks that received it.
-        forwards: what it sends on of what it received.
-    """
-
-    rank: int
-    sends: tuple[PairLegs, ...]
-    receives: tuple[PairLegs, ...]
-    arrivals: tuple[PairLegs, ...] = ()
-    forwards: tuple[PairLegs, ...] = ()
-
-    @property
-    def messages(self) -> set[tuple[int, int, bool]]:
-        """(peer, hop, whether it is sent) of all streams from and to other ranks."""
-        found = set()
-        for is_sent, entries in (
-            (True, (*self.sends, *self.forwards)),
-            (False, (*self.receives, *self.arrivals)),
-        ):
-            distinct = {(id(legs), id(ranks)): (legs, ranks) for _, legs, ranks in entries}
-            for legs, ranks in distinct.values():
-                found.update([(ranks[leg.peer], leg.hop, is_sent) for leg in legs])
-        return {each for each in found if each[0] != self.rank}
-
-    def transfers_out(self) -> Iterator[Transfer]:
-        """Yields every send, copies within the rank included."""
-        for pair, legs, ranks in (*self.sends, *self.forwards):
-            for start, copy, peer, stop, hop, src_copy in legs:
-                yield Transfer(pair, self.rank, ranks[peer], start, stop, copy, hop, src_copy)
-
-    def transfers_in(self) -> Iterator[Transfer]:
-        """Yields every receive, copies within the rank included."""
-        for pair, legs, ranks in (*self.receives, *self.arrivals):
-            for start, copy, peer, stop, hop, src_copy in legs:
-                yield Transfer(pair, ranks[peer], self.rank, start, stop, copy, hop, src_copy)
-
-    def volumes_in(self, pairs: Sequence[TensorPair]) -> Iterator[Volume]:
-        """Yields what is received, copies within the rank included.
-
-        Args:
-            pairs: all pairs of the plan.
-        """
-        yield from _volumes((*self.receives, *self.arrivals), pairs)
-
-    def volumes_out(self, pairs: Sequence[TensorPair]) -> Iterator[Volume]:
-        """Yields what is sent, copies within the rank included."""
-        yield from _volumes((*self.sends, *self.forwards), pairs)
-
-
-def _volumes(entries: Sequence[PairLegs], pairs: Sequence[TensorPair]) -> Iterator[Volume]:
-    """Yields a volume per leg of each distinct tuple of legs.
-
-    Pairs that share their legs come as one, under the number of the first of them, so that sums
-    over a model cost as much as its distinct geometries.
-    """
-    keys = [(id(legs), id(ranks), pairs[n].dtype_at(1).itemsize) for n, legs, ranks in entries]
-    alike = Counter(keys)
-    for key, (number, legs, ranks) in zip(keys, entries, strict=True):
-        count = alike.pop(key, 0)
-        for start, _, peer, stop, hop, _ in legs if count else ():
-            yield Volume(number, count, ranks[peer], volume_of((start, stop)), hop)
 
 
 class Planner:
@@ -134,8 +43,9 @@ class Planner:
         self.pairs = pairs
         self.topology = topology
         self.kinds = kinds_of(pairs)
-        self._places = PlaceTable(topology, pairs)
+        self._places = PlaceTable(topology, self.kinds)
         self._plans: dict[tuple[object, ...], GeometryPlan] = {}
+        self._grids: dict[int, GridPair] = {}
         self._volumes: dict[tuple[int, int], int] = {}
         self._proven: dict[int, Taken] = {}
 
@@ -164,47 +74,40 @@ class Planner:
             PlanError: if a source layout does not hold what a destination wants; if the legs of a
                 tensor do not cover the rank's elements exactly once.
         """
-        sends: list[PairLegs] = []
-        taken: tuple[list[PairLegs], list[PairLegs], list[PairLegs]] = [], [], []
-        positions: dict[int, int | None] = {}
-
-        def position_in(layout: AnyLayout) -> int | None:
-            if id(layout) not in positions:
-                positions[id(layout)] = layout.position(rank)
-            return positions[id(layout)]
-
+        sends: list[Batch] = []
+        receives: list[Batch] = []
+        arrivals: list[Batch] = []
+        forwards: list[Batch] = []
+        positions = self._positions_of(rank)
         for kind in self.kinds:
-            position = position_in(kind.first.src.layout)
+            src_ranks, dst_ranks = kind.src_ranks, kind.dst_ranks
+            position = positions[id(src_ranks)]
             if position is not None:
-                turning = self.plan_of(kind).sends(position)
-                for number, rotation in kind.members:
-                    legs = turning.of(rotation)
+                sending = self.plan_of(kind).sends(position)
+                for turn, numbers in kind.turns(sending.period).items():
+                    legs = sending.of(turn)
                     if legs:
-                        sends.append((number, legs, kind.dst_ranks))
-            position = position_in(kind.first.dst.layout)
+                        sends.append(Batch(kind, numbers, legs, dst_ranks))
+            position = positions[id(dst_ranks)]
             if position is not None:
-                self._add_taken(kind, position, *taken)
-        for found in (sends, *taken):
-            found.sort(key=_number_of)
-        return RankPlan(rank, tuple(sends), *map(tuple, taken))
+                taking = self.plan_of(kind).takes(position)
+                for turn, numbers in kind.turns(taking.period).items():
+                    taken = self._proven_of(kind, position, taking.of(turn))
+                    if taken.receives:
+                        receives.append(Batch(kind, numbers, taken.receives, src_ranks))
+                    if taken.arrivals:
+                        arrivals.append(Batch(kind, numbers, taken.arrivals, dst_ranks))
+                    if taken.forwards:
+                        forwards.append(Batch(kind, numbers, taken.forwards, dst_ranks))
+        return RankPlan(rank, *map(_ordered, (sends, receives, arrivals, forwards)))
 
-    def _add_taken(
-        self,
-        kind: Kind,
-        position: int,
-        receives: list[PairLegs],
-        arrivals: list[PairLegs],
-        forwards: list[PairLegs],
-    ) -> None:
-        turning = self.plan_of(kind).takes(position)
-        for number, rotation in kind.members:
-            taken = self._proven_of(kind, position, turning.of(rotation))
-            if taken.receives:
-                receives.append((number, taken.receives, kind.src_ranks))
-            if taken.arrivals:
-                arrivals.append((number, taken.arrivals, kind.dst_ranks))
-            if taken.forwards:
-                forwards.append((number, taken.forwards, kind.dst_ranks))
+    def _positions_of(self, rank: int) -> dict[int, int | None]:
+        """Returns the position of a rank in each of the kinds' tuples of ranks, by identity."""
+        layouts: dict[int, AnyLayout] = {}
+        for kind in self.kinds:
+            layouts[id(kind.src_ranks)] = kind.first.src.layout
+            layouts[id(kind.dst_ranks)] = kind.first.dst.layout
+        return {key: layout.position(rank) for key, layout in layouts.items()}
 
     def taken(self, kind: Kind, position: int, rotation: int) -> Taken:
         """Returns what a destination rank has to do with a tensor of a kind, proven to be whole."""
@@ -266,19 +169,27 @@ class Planner:
 
     def _plan(self, kind: Kind, shares: Shares = ()) -> GeometryPlan:
         pair = kind.first
-        number, places = self._places.of(pair)
+        number, places = self._places.of(kind)
         key = id(pair.geometry), number, shares
         plan = self._plans.get(key)
         if plan is None:
             try:
-                plan = self._plans[key] = make_geometry_plan(pair.geometry, places, shares)
+                grids = self._grids.get(id(pair.geometry))
+                plan = make_geometry_plan(pair.geometry, places, shares, grids)
             except PlanError as error:
                 raise PlanError(f"{pair.name}: {error}") from None
+            self._plans[key] = plan
+            if isinstance(plan, GridPlan):
+                self._grids[id(pair.geometry)] = plan.grids
         return plan
 
 
-def _number_of(entry: PairLegs) -> int:
-    return entry[0]
+def _ordered(batches: list[Batch]) -> tuple[Batch, ...]:
+    return tuple(sorted(batches, key=_first_number))
+
+
+def _first_number(batch: Batch) -> int:
+    return batch.numbers[0]
 
 
 def _stored_volume(pair: TensorPair, position: int) -> int:

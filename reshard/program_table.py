@@ -19,6 +19,7 @@ from reshard.logical_space import LogicalRow, Piece, copy_numbers, pieces_of_ran
 from reshard.matching import TensorPair
 from reshard.padding import padding_regions
 from reshard.plan import Plan
+from reshard.rank_plan import in_order
 from reshard.tensor_spec import TensorSpec
 
 __all__ = ["Endpoint", "ProgramTables", "Slot", "locate", "make_program_tables"]
@@ -136,11 +137,11 @@ class _Builder:
     def add_rank(self, rank: int) -> None:
         rank_plan = self._plan.rank_plan(rank)
         if self._hop:
-            kinds = ((_SEND, rank_plan.forwards), (_RECEIVE, rank_plan.arrivals))
+            sides = ((_SEND, rank_plan.forwards), (_RECEIVE, rank_plan.arrivals))
         else:
-            kinds = ((_SEND, rank_plan.sends), (_RECEIVE, rank_plan.receives))
-        for direction, parts in kinds:
-            for number, legs, peers in parts:
+            sides = ((_SEND, rank_plan.sends), (_RECEIVE, rank_plan.receives))
+        for direction, batches in sides:
+            for number, legs, peers in in_order(batches):
                 self._add_pair(direction, rank, self._plan.pairs[number], legs, peers)
         for pair in self._plan.pairs if self._hop == 0 else ():
             if pair.dst.padding == "zero":

@@ -14,18 +14,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from reshard.box_sets import disjoint_parts
-from reshard.delivery import (
-    Delivery,
-    Part,
-    group_by_domain,
-    make_delivery,
-    make_plain_delivery,
-)
+from reshard.delivery import Delivery, Part, make_plain_delivery
+from reshard.domain_delivery import group_by_domain, make_delivery
 from reshard.fair_shares import Ranks, fair_shares
 from reshard.holders import Weights, rotation_of_box
+from reshard.kinds import kinds_of
 from reshard.logical_space import Side, copy_numbers, pieces_of_rank
 from reshard.matching import TensorPair
-from reshard.places import PlaceTable
+from reshard.place_table import PlaceTable
 from reshard.supplies import costs_of, unequal_ranks
 from reshard.sweep import parts_of_wanted
 from reshard.topology import Topology
@@ -43,16 +39,17 @@ def reference_transfers(
         pairs: what moves.
         topology: where ranks are; None means that holders serve everybody.
     """
-    table = PlaceTable(topology, pairs)
+    kinds = kinds_of(pairs)
+    table = PlaceTable(topology, kinds)
     domains = None if topology is None else topology.domains
-    unequal = unequal_ranks([pair.src for pair in pairs])
+    unequal = unequal_ranks(kinds)
     regions: list[_Region] = []
     supplies: Counter[tuple[Ranks, bool]] = Counter()
-    for number, pair in enumerate(pairs):
-        if pair.num_elements:
-            _, places = table.of(pair)
-            direct = (1, 1) if places is None else places.direct
-            regions += _regions_of_pair(number, pair, domains, direct)
+    for kind in kinds:
+        _, places = table.of(kind)
+        direct = (1, 1) if places is None else places.direct
+        for number in kind.numbers if kind.first.num_elements else ():
+            regions += _regions_of_pair(number, pairs[number], domains, direct)
     for region in regions:
         if region.remote and not unequal.isdisjoint(region.givers):
             supplies += region.supplies()

@@ -1,48 +1,35 @@
 """Rounds of a plan whose bytes pass through several ranks: each tensor moves in its own time.
 
-Every group of source ranks (a pipeline stage) goes through its tensors in order, all groups side by
-side, so each tensor has a *span* of the whole time, as long as its share of the bytes that one
-destination rank stores of its group: memory under way then stays the same all the time. A
-leg moves evenly over the span of its tensor, cut into *rounds*. What is sent on goes in the pieces
-in which it came (`reshard.delivery`), so whoever passes a round on has received it a round before:
-hop h of round k is in *slot* k + h. While holders send round k over the network, round k - 1 is
-exchanged inside the domains and unpacked, and round k + 1 is packed.
+A leg moves evenly over the span of its tensor (`reshard.spans`), cut into *rounds*. What is sent on
+goes in the pieces in which it came (`reshard.delivery`), so whoever passes a round on has received
+it a round before: hop h of round k is in *slot* k + h. While holders send round k over the network,
+round k - 1 is exchanged inside the domains and unpacked, and round k + 1 is packed.
 
 All that ranks have to agree on is the number of rounds, a maximum over all of them.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import NamedTuple
 
 from reshard.errors import PlanError
 from reshard.holders import MIN_STRIPE_BYTES
-from reshard.logical_space import pieces_of_rank
-from reshard.matching import TensorPair
-from reshard.planner import RankPlan
+from reshard.rank_plan import RankPlan
+from reshard.spans import Spans
+from reshard.traffic import rank_traffic
 
-__all__ = ["MAX_GROUP_OPERATIONS", "Pace", "Rounds", "Span", "agreed", "pace_of", "spans_of"]
+__all__ = ["MAX_GROUP_OPERATIONS", "Pace", "Rounds", "agreed", "pace_of"]
 
 MAX_GROUP_OPERATIONS = 256
 """Sends and receives that one rank posts together at most."""
 
 _BUFFERS = 2  # One that is packed or unpacked while the other is on the wire.
-_BINS = 4  # per round, in which bytes are counted
 _MIN_ROUNDS = 16
 _MIN_ROUND_BYTES = 4 << 20  # of a rank; less takes no longer than what a round costs by itself
 _MAX_ROUNDS = 1 << 16
-
-
-class Span(NamedTuple):
-    """When a tensor moves: from `start / total` to `stop / total` of the whole time."""
-
-    start: int
-    stop: int
-    total: int
 
 
 class Pace(NamedTuple):
@@ -58,51 +45,6 @@ class Pace(NamedTuple):
     num_groups: int
 
 
-def spans_of(pairs: Sequence[TensorPair]) -> list[Span]:
-    """Returns the span of each pair."""
-    groups: dict[tuple[int, ...], int] = {}
-    group_of_layout: dict[int, int] = {}
-    local: dict[int, int] = {}
-    found: dict[tuple[int, int, int], tuple[int, int]] = {}
-    moved: list[tuple[int, int]] = []  # number of the group, bytes
-    for pair in pairs:
-        layout, itemsize = pair.src.layout, pair.wire_dtype.itemsize
-        key = id(layout), id(pair.geometry), itemsize
-        entry = found.get(key)
-        if entry is None:
-            if id(layout) not in group_of_layout:
-                ranks = tuple(sorted(layout.ranks))
-                group_of_layout[id(layout)] = groups.setdefault(ranks, len(groups))
-            if id(pair.geometry) not in local:
-                local[id(pair.geometry)] = _stored_on_one_rank(pair)
-            nbytes = local[id(pair.geometry)] * itemsize
-            entry = found[key] = group_of_layout[id(layout)], nbytes
-        moved.append(entry)
-    totals, done = [0] * len(groups), [0] * len(groups)
-    for group, nbytes in moved:
-        totals[group] += nbytes
-    spans = []
-    for group, nbytes in moved:
-        start = done[group]
-        done[group] = start + nbytes
-        spans.append(Span(start, start + nbytes, totals[group]))
-    return spans
-
-
-def _stored_on_one_rank(pair: TensorPair) -> int:
-    """Returns how many elements a destination rank stores: the more of two, at least 1."""
-    side, ndim = pair.geometry.dst, len(pair.geometry.space.shape)
-    ranks = side.layout.ranks
-    return max(
-        1,
-        pair.num_elements // len(ranks),
-        *[
-            sum([piece.num_elements for piece in pieces_of_rank(side, ndim, rank)])
-            for rank in {ranks[0], ranks[len(ranks) // 2]}
-        ],
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Rounds:
     """When which elements move.
@@ -110,12 +52,12 @@ class Rounds:
     Attributes:
         pace: agreed by all ranks.
         num_hops: of the plan.
-        spans: of each pair.
+        spans: when each tensor moves.
     """
 
     pace: Pace
     num_hops: int
-    spans: tuple[Span, ...]
+    spans: Spans
 
     @property
     def num_slots(self) -> int:
@@ -139,7 +81,7 @@ class Rounds:
 
     def slots(self, pair: int, hop: int) -> range:
         """Returns the slots in which legs of a pair may move at a hop."""
-        start, stop, total = self.spans[pair]
+        start, stop, total = self.spans.of(pair)
         num_rounds = self.pace.num_rounds
         return range(start * num_rounds // total + hop, -(-stop * num_rounds // total) + hop)
 
@@ -148,21 +90,18 @@ class Rounds:
         return (dst_rank - src_rank) % self.pace.num_groups
 
     def _edge(self, pair: int, num_elements: int, number: int) -> int:
-        start, stop, total = self.spans[pair]
+        start, stop, total = self.spans.of(pair)
         passed = number * total - start * self.pace.num_rounds
         whole = (stop - start) * self.pace.num_rounds
         return min(max(num_elements * passed // whole, 0), num_elements)
 
 
-def pace_of(
-    plan: RankPlan, pairs: Sequence[TensorPair], spans: Sequence[Span], staging_bytes: int
-) -> Pace:
+def pace_of(plan: RankPlan, spans: Spans, staging_bytes: int) -> Pace:
     """Returns the pace that one rank needs; a faster one, with more rounds, suits it as well.
 
     Args:
         plan: of the rank.
-        pairs: all pairs of the plan.
-        spans: of the pairs.
+        spans: of all tensors of the plan.
         staging_bytes: memory for chunks under way; two rounds of what the rank sends and receives
             have to fit.
 
@@ -175,26 +114,18 @@ def pace_of(
     num_groups = 1
     while _largest_group(plan.rank, peers, num_groups) > MAX_GROUP_OPERATIONS:
         num_groups *= 2
-    moved = _bytes_per_pair(plan, pairs)
-    total = sum([sum(nbytes.values()) for nbytes in moved.per_hop.values()])
-    # Chunks are whole elements, so each leg may have one more than its share.
-    budget = staging_bytes // _BUFFERS - moved.rounding
-    if budget <= 0 or total // budget >= _MAX_ROUNDS:
-        raise _too_small(plan.rank, staging_bytes, moved.rounding + -(-total // _MAX_ROUNDS))
-    num_rounds = max(1, -(-total // budget))
-    if len(moved.per_hop) > 1:
+    traffic = rank_traffic(plan, spans)
+    budget = staging_bytes // _BUFFERS - traffic.rounding
+    smallest = traffic.most_within(1 / _MAX_ROUNDS)
+    if smallest > budget:
+        raise _too_small(plan.rank, staging_bytes, traffic.rounding + smallest)
+    num_rounds = traffic.num_rounds(budget)
+    if traffic.last_hop:
         # What is passed on waits for a round, so rounds are short where messages stay large.
-        smallest = max(len(peers) * MIN_STRIPE_BYTES, _MIN_ROUND_BYTES)
-        wanted = _MIN_ROUNDS * max(moved.per_hop)  # each further hop waits for one more
-        num_rounds = max(num_rounds, min(wanted, total // smallest))
-    while True:
-        # A slot holds some round of each hop, whichever.
-        most = sum([_most_per_round(each, spans, num_rounds) for each in moved.per_hop.values()])
-        if most <= budget:
-            return Pace(num_rounds, num_groups)
-        num_rounds = max(num_rounds + 1, num_rounds * most // budget)
-        if num_rounds > _MAX_ROUNDS:
-            raise _too_small(plan.rank, staging_bytes, moved.rounding + most)
+        least = max(len(peers) * MIN_STRIPE_BYTES, _MIN_ROUND_BYTES)
+        wanted = _MIN_ROUNDS * traffic.last_hop  # each further hop waits for one more
+        num_rounds = max(num_rounds, min(wanted, traffic.nbytes // least))
+    return Pace(num_rounds, num_groups)
 
 
 def _too_small(rank: int, staging_bytes: int, per_round: int) -> PlanError:
@@ -210,65 +141,6 @@ def agreed(paces: Iterable[Pace]) -> Pace:
     return Pace(max(rounds), max(groups))
 
 
-class _Moved(NamedTuple):
-    """What a rank sends and receives, without copies within it.
-
-    Attributes:
-        per_hop: hop -> pair number -> bytes.
-        rounding: bytes that whole elements may add to a round.
-    """
-
-    per_hop: dict[int, dict[int, int]]
-    rounding: int
-
-
-def _bytes_per_pair(plan: RankPlan, pairs: Sequence[TensorPair]) -> _Moved:
-    per_hop: defaultdict[int, defaultdict[int, int]] = defaultdict(lambda: defaultdict(int))
-    elements: defaultdict[int, int] = defaultdict(int)  # pair -> bytes of one element of each leg
-    found: dict[tuple[int, int], tuple[list[tuple[int, int]], int]] = {}
-    for number, legs, ranks in (*plan.sends, *plan.forwards, *plan.receives, *plan.arrivals):
-        key = id(legs), id(ranks)
-        entry = found.get(key)
-        if entry is None:
-            volumes: Counter[int] = Counter()
-            others = [leg for leg in legs if ranks[leg.peer] != plan.rank]
-            for leg in others:
-                volumes[leg.hop] += leg.num_elements
-            entry = found[key] = list(volumes.items()), len(others)
-        pair = pairs[number]
-        sent, stored = pair.wire_dtype.itemsize, pair.dst.dtype.itemsize
-        for hop, volume in entry[0]:
-            per_hop[hop][number] += volume * (stored if hop else sent)
-        elements[number] += entry[1] * stored
-    # Of each group of holders, two tensors may move in one round.
-    widest: defaultdict[int, int] = defaultdict(int)
-    for number, nbytes in elements.items():
-        layout = id(pairs[number].src.layout)
-        if nbytes > widest[layout]:
-            widest[layout] = nbytes
-    return _Moved({hop: dict(each) for hop, each in per_hop.items()}, 2 * sum(widest.values()))
-
-
 def _largest_group(rank: int, peers: Iterable[tuple[int, bool]], num_groups: int) -> int:
     signed = [(peer - rank if is_out else rank - peer) % num_groups for peer, is_out in peers]
     return max(Counter(signed).values())
-
-
-def _most_per_round(nbytes: dict[int, int], spans: Sequence[Span], num_rounds: int) -> int:
-    """Returns a number of bytes that no stretch of time as long as a round exceeds."""
-    num_bins = num_rounds * _BINS
-    whole = [0.0] * (num_bins + 1)
-    slopes = [0.0] * (num_bins + 1)
-    for number, amount in nbytes.items():
-        start, stop, total = spans[number]
-        first, last = start * num_bins // total, -(-stop * num_bins // total)
-        if last - first <= 1:
-            whole[first] += amount
-            continue
-        per_bin = min(amount, amount * total / ((stop - start) * num_bins))
-        slopes[first] += per_bin
-        slopes[last] -= per_bin
-    bins = [a + b for a, b in zip(whole, accumulate(slopes), strict=True)]
-    sums = [0.0, *accumulate(bins)]
-    width = _BINS + 1
-    return int(max([b - a for a, b in zip(sums, sums[width:], strict=False)], default=sums[-1])) + 1

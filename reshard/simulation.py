@@ -235,12 +235,10 @@ def _striped_bytes(plan: Plan) -> int:
                 continue
             length = shipment.delivery.striping.length
             per_index = shipment.num_elements // length * kind.first.wire_dtype.itemsize
-            period = shipment.delivery.period
-            turns = Counter([rotation % period for _, rotation in kind.members])
-            for turn, count in turns.items():
+            for turn, numbers in kind.turns(shipment.delivery.period).items():
                 delivery = shipment.delivery.turned(turn)
                 for taker in range(len(shipment.takers)):
                     sizes = [b - a for _, a, b, hop in delivery.received(taker) if hop == 0]
                     striped = sum([size for size in sizes if size < length])
-                    nbytes += count * striped * per_index
+                    nbytes += len(numbers) * striped * per_index
     return nbytes

@@ -31,22 +31,19 @@ def stream_bytes(planner: Planner, ranks: Iterable[int]) -> dict[tuple[int, int]
     found: dict[int, list[tuple[int, int, int]]] = {}
     for kind in planner.kinds:
         per_side = kind.src_ranks, kind.dst_ranks
-        itemsizes = [kind.first.dtype_at(hop).itemsize for hop in (0, 1)]
-        turns: dict[int, Counter[int]] = {}
+        itemsizes = kind.itemsizes
         for position, rank in enumerate(kind.dst_ranks):
             if rank not in wanted:
                 continue
             period = planner.plan_of(kind).takes(position).period
-            if period not in turns:
-                turns[period] = Counter([rotation % period for _, rotation in kind.members])
-            for turn, count in turns[period].items():
+            for turn, numbers in kind.turns(period).items():
                 taken = planner.taken(kind, position, turn)
                 if id(taken) not in found:  # the planner keeps it, so its identity stands for it
                     found[id(taken)] = _volumes(taken)
                 for side, peer, volume in found[id(taken)]:
                     src = per_side[side][peer]
                     if src != rank:
-                        streams[src, rank] += count * volume * itemsizes[side]
+                        streams[src, rank] += len(numbers) * volume * itemsizes[side]
     return dict(streams)
 
 

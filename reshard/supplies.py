@@ -17,7 +17,6 @@ from reshard.holders import Shares, Weights
 from reshard.kinds import Kind
 from reshard.layout import AnyLayout, Layout
 from reshard.segmented_layout import SegmentedLayout
-from reshard.tensor_spec import TensorSpec
 from reshard.topology import Topology
 
 __all__ = ["SharesIndex", "costs_of", "holder_shares", "unequal_ranks"]
@@ -26,24 +25,27 @@ _MAX_RATIO = 1.05
 """Ranks of a layout hold as much as each other if none holds more than this times the mean."""
 
 
-def unequal_ranks(specs: Iterable[TensorSpec]) -> frozenset[int]:
+def unequal_ranks(kinds: Iterable[Kind]) -> frozenset[int]:
     """Returns the source ranks that share a tensor, over one step or many, with ranks unlike them.
 
     Ranks are alike that are in the same layouts, if these give each of their ranks as much.
 
     Args:
-        specs: of the source.
+        kinds: of all tensors that move.
     """
-    distinct = {(id(spec.layout), spec.shape): spec for spec in specs}.values()
-    uneven = {
-        rank
-        for spec in distinct
-        if _is_uneven(spec.layout, spec.shape)
-        for rank in spec.layout.ranks
-    }
-    layouts = {id(spec.layout): spec.layout for spec in distinct}
+    layouts: dict[int, Ranks] = {}
+    is_uneven: dict[int, bool] = {}
+    uneven: set[int] = set()
+    for kind in kinds:
+        layouts[id(kind.src_ranks)] = kind.src_ranks
+        geometry = kind.first.geometry
+        if id(geometry) not in is_uneven:
+            side = geometry.src
+            is_uneven[id(geometry)] = _is_uneven(side.layout, side.shape)
+        if is_uneven[id(geometry)]:
+            uneven.update(kind.src_ranks)
     found: list[frozenset[int]] = []
-    for groups in components([layout.ranks for layout in layouts.values()]):
+    for groups in components(layouts.values()):
         ranks = frozenset().union(*groups)
         if len(groups) > 1 or not uneven.isdisjoint(ranks):
             found.append(ranks)
@@ -78,12 +80,12 @@ def holder_shares(
         plan_of: plans a kind with holders that share evenly.
         topology: where all ranks are; None if that does not matter.
     """
-    unequal = unequal_ranks([kind.first.src for kind in kinds])
+    unequal = unequal_ranks(kinds)
     supplies: Counter[tuple[Ranks, bool]] = Counter()
     for kind in kinds if unequal else ():
         if unequal.isdisjoint(kind.src_ranks):
             continue
-        per_element = kind.first.dtype_at(0).itemsize * len(kind.members)
+        per_element = kind.itemsizes[0] * len(kind.numbers)
         try:
             shipments = plan_of(kind).shipments()
         except PlanError:  # raised again whenever this kind is planned; others must not name it

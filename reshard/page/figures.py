@@ -70,7 +70,7 @@ def find_figures(plan: Plan, flows: list[FlowOfKind]) -> Figures:
             view.num_hops,
         )
     planner = plan.planner
-    streams = rank_streams(planner, flows)
+    streams = rank_streams(flows)
     rings: Counter[int] = Counter()
     for src, dst in streams:
         rings[src] += 1

@@ -97,11 +97,11 @@ class _Tables:
         for turn in found.turns() if flow.period > 1 else ():
             if str(turn) not in data["turns"]:
                 data["turns"][str(turn)] = _encoded(flow.of_turn(turn))
-        itemsizes: dict[tuple[int, int], list[tuple[str, int]]] = {}
-        for index, rotation in kind.members:
-            each = self._pairs[index]
-            key = each.dtype_at(0).itemsize, each.dtype_at(1).itemsize
-            itemsizes.setdefault(key, []).append((each.name, rotation % flow.period))
+        names = [
+            (self._pairs[index].name, rotation % flow.period)
+            for index, rotation in zip(kind.numbers, kind.rotations, strict=True)
+        ]
+        itemsizes = {"first": kind.itemsizes[0], "later": kind.itemsizes[1]}
         return {
             "geometry": geometry,
             "flow": number,
@@ -109,11 +109,7 @@ class _Tables:
             "dst": self.rank_lists.add(kind.dst_ranks, _ranges(kind.dst_ranks)),
             "srcText": f"{pair.src.dtype}{list(pair.src.shape)} {pair.src.layout}"[:400],
             "dstText": f"{pair.dst.dtype}{list(pair.dst.shape)} {pair.dst.layout}"[:400],
-            "groups": [
-                {**group, "first": first, "later": later}
-                for (first, later), names in itemsizes.items()
-                for group in self.names.group(names)
-            ],
+            "groups": [{**group, **itemsizes} for group in self.names.group(names)],
         }
 
 

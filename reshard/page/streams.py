@@ -82,9 +82,9 @@ class FlowOfKind(NamedTuple):
     kind: Kind
     flow: Flow
 
-    def turns(self) -> Counter[int]:
-        """Returns the number of tensors per turn."""
-        return Counter([rotation % self.flow.period for _, rotation in self.kind.members])
+    def turns(self) -> dict[int, tuple[int, ...]]:
+        """Returns the numbers of the tensors per turn."""
+        return self.kind.turns(self.flow.period)
 
 
 def flows_of(planner: Planner) -> list[FlowOfKind]:
@@ -107,28 +107,23 @@ def flows_of(planner: Planner) -> list[FlowOfKind]:
     return found
 
 
-def rank_streams(planner: Planner, flows: list[FlowOfKind]) -> dict[tuple[int, int], int]:
+def rank_streams(flows: list[FlowOfKind]) -> dict[tuple[int, int], int]:
     """Returns bytes per (sending rank, receiving rank), without copies within a rank.
 
     Args:
-        planner: of the plan.
         flows: from `flows_of`.
     """
     total: Counter[tuple[int, int]] = Counter()
-    for kind, flow in flows:
-        first: Counter[int] = Counter()
-        later: Counter[int] = Counter()
-        for number, rotation in kind.members:
-            turn = rotation % flow.period
-            first[turn] += planner.pairs[number].dtype_at(0).itemsize
-            later[turn] += planner.pairs[number].dtype_at(1).itemsize
-        shares = [(flow.always, first.total(), later.total())]
+    for found in flows:
+        kind, flow = found
+        first, later = kind.itemsizes
+        shares = [(flow.always, len(kind.numbers))]
         if flow.period > 1:
-            shares += [(flow.of_turn(turn), first[turn], later[turn]) for turn in first]
-        for streams, at_first, at_later in shares:
+            shares += [(flow.of_turn(turn), len(each)) for turn, each in found.turns().items()]
+        for streams, count in shares:
             for (hop, sender, taker), elements in streams.items():
                 src = kind.dst_ranks[sender] if hop else kind.src_ranks[sender]
                 dst = kind.dst_ranks[taker]
                 if src != dst:
-                    total[src, dst] += elements * (at_later if hop else at_first)
+                    total[src, dst] += elements * count * (later if hop else first)
     return dict(total)

@@ -18,7 +18,8 @@ LAYERS = {
     },
     "planning": {
         "logical_space", "remedies", "matching", "holders", "fair_shares", "lines", "delivery",
-        "places", "grid", "sweep", "geometry_plan", "kinds", "supplies", "planner",
+        "domain_delivery", "places", "grid", "grid_pair", "sweep", "geometry_plan", "kinds",
+        "place_table", "supplies", "rank_plan", "planner", "spans", "traffic",
         "reference_planner", "schedule", "spec_codec", "spec_merge",
         "box_sets", "shipment", "loads", "needs", "floor", "rounds", "timing", "cluster_view",
         "imbalance", "unevenness", "stream_sums",

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reshard import Layout, Mesh, PlanError, Replicate, Shard, TensorSpec, make_plan
-from reshard.rounds import MAX_GROUP_OPERATIONS, Pace, Rounds, agreed, pace_of, spans_of
+from reshard.rounds import MAX_GROUP_OPERATIONS, Pace, Rounds, agreed, pace_of
+from reshard.spans import Spans
 from reshard.topology import Topology
 
 R = Replicate()
@@ -61,7 +62,7 @@ def test_what_is_passed_on_came_in_a_slot_before(placed, num_rounds):
     problem = placed.problem
     with min_stripe_bytes(placed.stripe_bytes):
         plan = make_plan(problem.src, problem.dst, topology=placed.topology)
-        rounds = Rounds(Pace(num_rounds, 1), plan.num_hops, tuple(spans_of(plan.pairs)))
+        rounds = Rounds(Pace(num_rounds, 1), plan.num_hops, Spans(plan.planner.kinds))
         written = run(plan, rounds)
         expected = Counter(
             ((t.pair, t.dst_rank, t.copy), element)
@@ -99,11 +100,9 @@ def test_two_rounds_fit_the_budget_on_every_rank(num_layers, shape, staging_byte
     dst = Layout(Mesh.of(dp=4, tp=2), (R, Shard(1))).shifted(8)
     with min_stripe_bytes(1 << 10):
         plan = stacks(num_layers, shape, src, dst, topology)
-        spans = spans_of(plan.pairs)
-        pace = agreed(
-            pace_of(plan.rank_plan(rank), plan.pairs, spans, staging_bytes) for rank in plan.ranks
-        )
-        rounds = Rounds(pace, plan.num_hops, tuple(spans))
+        spans = Spans(plan.planner.kinds)
+        pace = agreed(pace_of(plan.rank_plan(rank), spans, staging_bytes) for rank in plan.ranks)
+        rounds = Rounds(pace, plan.num_hops, spans)
         moved = Counter()
         for transfer in plan.transfers():
             if transfer.src_rank == transfer.dst_rank:
@@ -123,7 +122,8 @@ def test_spans_of_each_group_of_holders_fill_the_whole_time():
     stages = [Layout.replicated(Mesh(("dp",), (2,), (2 * i, 2 * i + 1))) for i in range(3)]
     specs = [TensorSpec(f"w{i}", shape, "bfloat16", stages[i % 3]) for i in range(9)]
     wanted = [TensorSpec(f"w{i}", shape, "bfloat16", dst.shifted(9)) for i in range(9)]
-    spans = spans_of(make_plan(specs, wanted).pairs)
+    found = Spans(make_plan(specs, wanted).planner.kinds)
+    spans = [found.of(number) for number in range(9)]
     for stage in range(3):
         edges = [(span.start / span.total, span.stop / span.total) for span in spans[stage::3]]
         assert [edge[0] for edge in edges[1:]] == [edge[1] for edge in edges[:-1]]
@@ -144,7 +144,7 @@ def test_the_check_of_what_has_come_can_fail():
     dst = Layout.replicated(Mesh.of(dp=2)).shifted(1)
     topology = Topology((0, 1, 1), (0, 1, 1), 1, 1.0, 1.0)
     plan = stacks(2, (64, 64), src, dst, topology)
-    spans = tuple(spans_of(plan.pairs))
+    spans = Spans(plan.planner.kinds)
     run(plan, Rounds(Pace(3, 1), plan.num_hops, spans))
     with pytest.raises(AssertionError):
         run(plan, _WithoutDelay(Pace(3, 1), plan.num_hops, spans))
@@ -154,7 +154,7 @@ def test_a_budget_below_one_element_per_leg_is_refused():
     src = Layout.replicated(Mesh.of(dp=1))
     plan = stacks(2, (64, 64), src, Layout.replicated(Mesh.of(dp=2)).shifted(1), None)
     with pytest.raises(PlanError, match=r"staging_bytes=16 is too small for rank 0 even in 65536"):
-        pace_of(plan.rank_plan(0), plan.pairs, spans_of(plan.pairs), 16)
+        pace_of(plan.rank_plan(0), Spans(plan.planner.kinds), 16)
 
 
 def test_hops_that_meet_in_a_slot_fit_the_budget_together():
@@ -169,10 +169,10 @@ def test_hops_that_meet_in_a_slot_fit_the_budget_together():
         [TensorSpec("a", shape, "float32", there), TensorSpec("b", shape, "float32", back)],
         topology=Topology(tuple(range(7)), tuple(range(7)), 1, 50.0, 450.0),
     )
-    spans, staging_bytes = spans_of(plan.pairs), 256 << 10
+    spans, staging_bytes = Spans(plan.planner.kinds), 256 << 10
     plans = [plan.rank_plan(rank) for rank in plan.ranks]
-    pace = agreed(pace_of(each, plan.pairs, spans, staging_bytes) for each in plans)
-    rounds = Rounds(pace, plan.num_hops, tuple(spans))
+    pace = agreed(pace_of(each, spans, staging_bytes) for each in plans)
+    rounds = Rounds(pace, plan.num_hops, spans)
     moved = Counter()
     for transfer in plan.transfers():
         for slot in rounds.slots(transfer.pair, transfer.hop):
@@ -186,7 +186,7 @@ def test_hops_that_meet_in_a_slot_fit_the_budget_together():
 def test_a_rank_that_moves_nothing_needs_one_round():
     layout = Layout.replicated(Mesh.of(dp=2))
     plan = stacks(2, (64, 64), layout, layout, None)
-    assert pace_of(plan.rank_plan(0), plan.pairs, spans_of(plan.pairs), 1) == Pace(1, 1)
+    assert pace_of(plan.rank_plan(0), Spans(plan.planner.kinds), 1) == Pace(1, 1)
 
 
 def test_a_rank_of_many_peers_posts_in_groups():
@@ -195,8 +195,8 @@ def test_a_rank_of_many_peers_posts_in_groups():
     specs = [TensorSpec("w", (num_ranks, 8), "float32", src)]
     dst = Layout.replicated(Mesh.of(dp=1)).shifted(num_ranks)
     plan = make_plan(specs, [TensorSpec("w", (num_ranks, 8), "float32", dst)])
-    pace = pace_of(plan.rank_plan(num_ranks), plan.pairs, spans_of(plan.pairs), 1 << 20)
-    rounds = Rounds(pace, 1, tuple(spans_of(plan.pairs)))
+    pace = pace_of(plan.rank_plan(num_ranks), Spans(plan.planner.kinds), 1 << 20)
+    rounds = Rounds(pace, 1, Spans(plan.planner.kinds))
     groups = Counter(rounds.group(rank, num_ranks) for rank in range(num_ranks))
     assert pace.num_groups == 4
     assert max(groups.values()) <= MAX_GROUP_OPERATIONS

@@ -11,7 +11,8 @@ from helpers.topologies import min_stripe_bytes
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reshard.delivery import Delivery, Part, group_by_domain, make_delivery
+from reshard.delivery import Delivery, Part
+from reshard.domain_delivery import group_by_domain, make_delivery
 from reshard.holders import MIN_STRIPE_BYTES
 
 KIB = 1 << 10

@@ -1,0 +1,132 @@
+"""Where the two sides of each kind of pairs are, and how many domains holders serve themselves."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from fractions import Fraction
+
+from reshard.kinds import Kind
+from reshard.places import Places
+from reshard.topology import Topology
+
+__all__ = ["PlaceTable"]
+
+_SLACK = 1.02
+"""Holders serve all domains themselves up to this ratio of their load to that of the domains."""
+
+_FINEST_SHARE = 256
+
+_HOP_SECONDS = 15e-6
+"""What a step from rank to rank costs besides its bytes (`timing.Platform.slot_seconds`)."""
+
+Ranks = tuple[int, ...]
+
+
+class PlaceTable:
+    """Where the two sides of each kind of pairs are.
+
+    Args:
+        topology: where all ranks are; None means that holders serve everybody.
+        kinds: of all tensors that move; they decide how busy the holders are.
+    """
+
+    def __init__(self, topology: Topology | None, kinds: Sequence[Kind]) -> None:
+        self._topology = topology
+        self._found: dict[tuple[int, int, bool], tuple[int, Places | None]] = {}
+        self._numbers: dict[Places, int] = {}
+        self._kinds: list[Kind] = []
+        self._alone: dict[tuple[Ranks, int], tuple[frozenset[int], Ranks]] = {}
+        self._nbytes: dict[Ranks, int] = {}
+        self._total = 0
+        self._rates: dict[Ranks, float] = {}
+        if self._topology is not None:
+            self._add_bytes(kinds)
+
+    def _add_bytes(self, kinds: Sequence[Kind]) -> None:
+        """Adds up what the ranks of each layout send, of other layouts too."""
+        of_sets: Counter[frozenset[int]] = Counter()
+        sets: dict[Ranks, frozenset[int]] = {}
+        for kind in kinds:
+            ranks, pair = kind.src_ranks, kind.first
+            if ranks not in sets:
+                sets[ranks] = frozenset(ranks)
+            nbytes = pair.num_elements * pair.geometry.counted_bytes
+            of_sets[sets[ranks]] += nbytes * len(kind.numbers)
+        self._total = of_sets.total()
+        together = dict(of_sets)
+        if sum(map(len, of_sets)) > len(frozenset().union(*of_sets)):
+            per_rank: Counter[int] = Counter()
+            for group, nbytes in of_sets.items():
+                for rank in group:
+                    per_rank[rank] += nbytes // len(group)
+            together = {group: sum([per_rank[rank] for rank in group]) for group in of_sets}
+        self._nbytes = {ranks: together[group] for ranks, group in sets.items()}
+
+    def of(self, kind: Kind) -> tuple[int, Places | None]:
+        """Returns a number that kinds have in common whose ranks lie alike, and how they lie."""
+        if self._topology is None:
+            return 0, None
+        # What is stored wider than it is sent would go on in more bytes than it came.
+        is_wider = kind.itemsizes[1] > kind.itemsizes[0]
+        key = id(kind.src_ranks), id(kind.dst_ranks), is_wider
+        found = self._found.get(key)
+        if found is None:
+            self._kinds.append(kind)  # or other ranks could get the ids
+            places = self._places(self._topology, kind.src_ranks, kind.dst_ranks)
+            places = places._replace(direct=(1, 1)) if is_wider else places
+            number = self._numbers.setdefault(places, len(self._numbers))
+            found = self._found[key] = number, places
+        return found
+
+    def _places(self, topology: Topology, src: Ranks, dst: Ranks) -> Places:
+        direct = self._direct_share(topology, src, dst)
+        src_domains, src_places = self._side(topology, src, 1)
+        dst_domains, dst_places = self._side(topology, dst, -1)
+        if src_domains.isdisjoint(dst_domains):
+            return Places(src_places, dst_places, direct)
+        numbers: dict[int, int] = {}
+        both = [
+            tuple([numbers.setdefault(topology.domains[rank], len(numbers)) for rank in ranks])
+            for ranks in (src, dst)
+        ]
+        return Places(both[0], both[1], direct)
+
+    def _side(self, topology: Topology, ranks: Ranks, sign: int) -> tuple[frozenset[int], Ranks]:
+        """Returns the domains of ranks, and the same by position with numbers of their own."""
+        found = self._alone.get((ranks, sign))
+        if found is None:
+            domains = [topology.domains[rank] for rank in ranks]
+            numbers: dict[int, int] = {}
+            places = tuple(
+                [sign * (1 + numbers.setdefault(domain, len(numbers))) for domain in domains]
+            )
+            found = self._alone[ranks, sign] = frozenset(domains), places
+        return found
+
+    def _direct_share(self, topology: Topology, src: Ranks, dst: Ranks) -> tuple[int, int]:
+        """Returns how many of the far domains holders serve, so that all is there soonest.
+
+        They can serve as many as keeps them as busy as the domains. A share s of D domains takes
+        s times as long as all of them, but 1 / s steps; few bytes are there sooner in fewer steps,
+        and the best share by both is the root of the time of a step by the time of all domains.
+        """
+        nbytes, rate = self._nbytes[src], self._rate(topology, src)
+        if not nbytes:
+            return 1, 1
+        load = nbytes / self._total * self._rate(topology, dst) / rate
+        num_domains = len(self._side(topology, dst, -1)[0])
+        least = math.sqrt(_HOP_SECONDS * rate / (num_domains * nbytes))
+        # Ranks of both sides that pass on what they received are late with what they hold.
+        most = _SLACK if frozenset(src).isdisjoint(dst) else 1 + _SLACK
+        if load <= most or least * _SLACK >= 1:
+            return 1, 1
+        share = Fraction(max(1 / load, least)).limit_denominator(_FINEST_SHARE)
+        return (share.numerator, share.denominator) if share else (1, _FINEST_SHARE)
+
+    def _rate(self, topology: Topology, ranks: Ranks) -> float:
+        rate = self._rates.get(ranks)
+        if rate is None:
+            rate = self._rates[ranks] = topology.network_rate(ranks)
+        return rate
