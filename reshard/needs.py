@@ -14,8 +14,6 @@ from reshard.box_sets import disjoint_volume
 from reshard.geometry_plan import GeometryPlan
 from reshard.kinds import Kind
 from reshard.matching import TensorPair
-from reshard.place_table import PlaceTable
-from reshard.places import Places
 from reshard.planner import Planner
 from reshard.shipment import Shipment
 from reshard.topology import Topology
@@ -24,6 +22,7 @@ from reshard.transfer import BoxKey
 __all__ = ["Needs", "find_needs"]
 
 Group = tuple[int, ...]
+Partition = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 class Needs(NamedTuple):
@@ -52,15 +51,14 @@ def find_needs(planner: Planner, topology: Topology) -> Needs:
     Raises:
         PlanError: if a source layout does not hold what a destination wants.
     """
-    places = PlaceTable(topology, planner.kinds)
-    found: dict[tuple[int, int], Needs] = {}
+    partitions = _Partitions(topology)
+    found: dict[tuple[int, Partition], Needs] = {}
     per_kind: list[Needs] = []
     for kind in planner.kinds:
-        number, where = places.of(kind)
         plan = planner.plan_of(kind)
-        key = id(plan), number
+        key = id(plan), partitions.of(kind)
         if key not in found:
-            found[key] = _by_position(plan, where)
+            found[key] = _by_position(plan, key[1])
         per_kind.append(_of_kind(kind, found[key], topology))
     total = _nothing()
     for numbers, count in _readers(planner).items():
@@ -74,18 +72,37 @@ def _nothing() -> Needs:
     return Needs(Counter(), Counter(), Counter(), Counter())
 
 
-def _by_position(plan: GeometryPlan, places: Places | None) -> Needs:
+class _Partitions:
+    """Which ranks of kinds share a domain: numbers by position, alike where ranks lie alike."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._domains = topology.domains
+        self._found: dict[tuple[int, int], Partition] = {}
+
+    def of(self, kind: Kind) -> Partition:
+        """Returns the domain of each rank of both sides."""
+        key = id(kind.src_ranks), id(kind.dst_ranks)
+        if key not in self._found:
+            numbers: dict[int, int] = {}
+            src, dst = (
+                tuple([numbers.setdefault(self._domains[rank], len(numbers)) for rank in ranks])
+                for ranks in (kind.src_ranks, kind.dst_ranks)
+            )
+            self._found[key] = src, dst
+        return self._found[key]
+
+
+def _by_position(plan: GeometryPlan, partition: Partition) -> Needs:
     """Returns elements of one tensor; a domain is named by a position of its side that is in it."""
     needs = _nothing()
     firsts: tuple[dict[int, int], dict[int, int]] = {}, {}
-    if places is not None:
-        for first, domains in zip(firsts, (places.src, places.dst), strict=True):
-            for position, domain in enumerate(domains):
-                first.setdefault(domain, position)
+    for first, domains in zip(firsts, partition, strict=True):
+        for position, domain in enumerate(domains):
+            first.setdefault(domain, position)
     boxes: defaultdict[tuple[int, Group], list[BoxKey]] = defaultdict(list)
     for shipment in plan.shipments():
         volume = shipment.num_elements
-        for number, group in _groups(shipment, places, *firsts):
+        for number, group in _groups(shipment, partition, *firsts):
             needs[number][group] += volume
             if not plan.are_apart:
                 boxes[number, group].append(shipment.box)
@@ -96,7 +113,7 @@ def _by_position(plan: GeometryPlan, places: Places | None) -> Needs:
 
 def _groups(
     shipment: Shipment,
-    places: Places | None,
+    partition: Partition,
     first_src: Mapping[int, int],
     first_dst: Mapping[int, int],
 ) -> Iterator[tuple[int, Group]]:
@@ -106,10 +123,9 @@ def _groups(
         return
     yield from [(0, (taker,)) for taker in takers]
     yield 2, shipment.holders
-    if places is None:
-        return
-    held = {places.src[holder] for holder in shipment.holders}
-    far = {places.dst[taker] for taker in takers} - held
+    src, dst = partition
+    held = {src[holder] for holder in shipment.holders}
+    far = {dst[taker] for taker in takers} - held
     yield from [(1, (first_dst[domain],)) for domain in far]
     if far:
         yield 3, tuple(sorted([first_src[domain] for domain in held]))

@@ -37,7 +37,7 @@ class PlaceTable:
         self._found: dict[tuple[int, int, bool], tuple[int, Places | None]] = {}
         self._numbers: dict[Places, int] = {}
         self._kinds: list[Kind] = []
-        self._alone: dict[tuple[Ranks, int], tuple[frozenset[int], Ranks]] = {}
+        self._domains: dict[Ranks, dict[int, int]] = {}
         self._nbytes: dict[Ranks, int] = {}
         self._total = 0
         self._rates: dict[Ranks, float] = {}
@@ -81,29 +81,23 @@ class PlaceTable:
         return found
 
     def _places(self, topology: Topology, src: Ranks, dst: Ranks) -> Places:
-        direct = self._direct_share(topology, src, dst)
-        src_domains, src_places = self._side(topology, src, 1)
-        dst_domains, dst_places = self._side(topology, dst, -1)
-        if src_domains.isdisjoint(dst_domains):
-            return Places(src_places, dst_places, direct)
-        numbers: dict[int, int] = {}
-        both = [
-            tuple([numbers.setdefault(topology.domains[rank], len(numbers)) for rank in ranks])
-            for ranks in (src, dst)
-        ]
-        return Places(both[0], both[1], direct)
+        """Returns numbers of the destination's domains; holders in any other one are all far."""
+        numbers = self._numbers_of_domains(topology, dst)
+        domains = topology.domains
+        return Places(
+            tuple([numbers.get(domains[rank], 0) for rank in src]),
+            tuple([numbers[domains[rank]] for rank in dst]),
+            self._direct_share(topology, src, dst),
+        )
 
-    def _side(self, topology: Topology, ranks: Ranks, sign: int) -> tuple[frozenset[int], Ranks]:
-        """Returns the domains of ranks, and the same by position with numbers of their own."""
-        found = self._alone.get((ranks, sign))
-        if found is None:
-            domains = [topology.domains[rank] for rank in ranks]
-            numbers: dict[int, int] = {}
-            places = tuple(
-                [sign * (1 + numbers.setdefault(domain, len(numbers))) for domain in domains]
-            )
-            found = self._alone[ranks, sign] = frozenset(domains), places
-        return found
+    def _numbers_of_domains(self, topology: Topology, ranks: Ranks) -> dict[int, int]:
+        """Returns numbers from 1 of the domains of ranks, in the order of the ranks."""
+        numbers = self._domains.get(ranks)
+        if numbers is None:
+            numbers = self._domains[ranks] = {}
+            for rank in ranks:
+                numbers.setdefault(topology.domains[rank], len(numbers) + 1)
+        return numbers
 
     def _direct_share(self, topology: Topology, src: Ranks, dst: Ranks) -> tuple[int, int]:
         """Returns how many of the far domains holders serve, so that all is there soonest.
@@ -116,7 +110,7 @@ class PlaceTable:
         if not nbytes:
             return 1, 1
         load = nbytes / self._total * self._rate(topology, dst) / rate
-        num_domains = len(self._side(topology, dst, -1)[0])
+        num_domains = len(self._numbers_of_domains(topology, dst))
         least = math.sqrt(_HOP_SECONDS * rate / (num_domains * nbytes))
         # Ranks of both sides that pass on what they received are late with what they hold.
         most = _SLACK if frozenset(src).isdisjoint(dst) else 1 + _SLACK

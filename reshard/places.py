@@ -17,7 +17,7 @@ class Places(NamedTuple):
     """Domains of the ranks of both sides, by position; numbers mean nothing but equal or not.
 
     Attributes:
-        src, dst: domain of each rank.
+        src, dst: domain of each rank; 0 for holders in whose domain nobody wants anything.
         direct: numerator and denominator of the share of far domains that holders serve themselves.
     """
 
