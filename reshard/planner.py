@@ -6,8 +6,10 @@ geometries (9 to 19 in a model of 1,000 parameters), not of the parameters or th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
+from operator import sub
 
 from reshard.box_sets import some_meet
 from reshard.errors import PlanError
@@ -207,7 +209,7 @@ def _check_exact_cover(pair: TensorPair, position: int, expected: int, receives:
     Legs of one copy are disjoint if no two of them meet; together with equal volumes that leaves
     no element out.
     """
-    volume = sum([leg.num_elements for leg in receives])
+    volume = sum([math.prod(map(sub, stop, start)) for start, _, _, stop, _, _ in receives])
     if volume != expected or _some_meet(receives):
         raise PlanError(
             f"{pair.name}: destination rank {pair.dst.layout.ranks[position]} stores {expected} "

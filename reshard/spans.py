@@ -65,7 +65,11 @@ class Spans:
         for number, group in enumerate(group_of):
             starts[number] = done[group]
             done[group] += lengths[number]
-        self._groups = groups
+        self._shares = {
+            kind: Share(group, lengths[kind.numbers[0]], totals[group])
+            for kind in kinds
+            for group in (groups[id(kind.src_ranks)],)
+        }
         self._starts, self._lengths, self._group_of, self._totals = (
             starts,
             lengths,
@@ -80,8 +84,7 @@ class Spans:
 
     def share_of(self, kind: Kind) -> Share:
         """Returns how long tensors of a kind move."""
-        group = self._groups[id(kind.src_ranks)]
-        return Share(group, self._lengths[kind.numbers[0]], self._totals[group])
+        return self._shares[kind]
 
 
 def _groups_of(kinds: Sequence[Kind]) -> dict[int, int]:

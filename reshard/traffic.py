@@ -8,10 +8,12 @@ found without a look at the order of the tensors.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from operator import sub
 from typing import NamedTuple
 
-from reshard.rank_plan import Batch, RankPlan
+from reshard.legs import Leg
+from reshard.rank_plan import RankPlan
 from reshard.spans import Spans
 
 __all__ = ["Traffic", "rank_traffic"]
@@ -72,25 +74,42 @@ def rank_traffic(plan: RankPlan, spans: Spans) -> Traffic:
     flows: dict[tuple[int, int, int], list[tuple[float, float]]] = {}
     widest: dict[tuple[int, int], int] = {}
     total = 0
-    legs_of = _LegSums(plan.rank)
+    sums: dict[tuple[int, int], tuple[list[tuple[int, int]], int]] = {}
     for side, batches in enumerate((plan.sends, plan.receives, plan.arrivals, plan.forwards)):
-        for batch in batches:
-            kind, count = batch.kind, len(batch.numbers)
+        for kind, numbers, legs, ranks in batches:
+            # Of ranks that are on one side only, no leg stays where it is.
+            apart = kind.first.geometry.is_disjoint
+            key = id(legs), 0 if apart else id(ranks)
+            if key not in sums:
+                sums[key] = _sums_of(legs if apart else _to_others(plan.rank, legs, ranks))
+            volumes, num_legs = sums[key]
             group, length, whole = spans.share_of(kind)
-            volumes, num_legs = legs_of(batch)
+            count, itemsizes = len(numbers), kind.itemsizes
             for hop, volume in volumes:
-                nbytes = volume * kind.itemsizes[hop > 0]
+                nbytes = volume * itemsizes[hop > 0]
                 total += nbytes * count
-                flow = flows.setdefault((side, hop, group), [])
-                flow.append((nbytes * whole / length, count * length / whole))
+                entry = nbytes * whole / length, count * length / whole
+                flows.setdefault((side, hop, group), []).append(entry)
             # Chunks are whole elements, so each leg may have one more than its share.
-            width = num_legs * kind.itemsizes[1]
+            width = num_legs * itemsizes[1]
             if width > widest.get((side, group), 0):
                 widest[side, group] = width
     # Of each group, two tensors may move in one round.
     rounding = 2 * sum(widest.values())
     last_hop = max([hop for _, hop, _ in flows], default=0)
     return Traffic(total, last_hop, rounding, _changes(list(flows.values())))
+
+
+def _to_others(rank: int, legs: Sequence[Leg], ranks: tuple[int, ...]) -> list[Leg]:
+    return [leg for leg in legs if ranks[leg.peer] != rank]
+
+
+def _sums_of(legs: Sequence[Leg]) -> tuple[list[tuple[int, int]], int]:
+    """Returns (hop, elements) of each hop, and the number of legs."""
+    volumes: dict[int, int] = {}
+    for start, _, _, stop, hop, _ in legs:
+        volumes[hop] = volumes.get(hop, 0) + math.prod(map(sub, stop, start))
+    return list(volumes.items()), len(legs)
 
 
 def _changes(flows: list[list[tuple[float, float]]]) -> list[tuple[float, float]]:
@@ -111,25 +130,3 @@ def _changes(flows: list[list[tuple[float, float]]]) -> list[tuple[float, float]
         changes.append((time, -last))
     changes.sort()
     return changes
-
-
-class _LegSums:
-    """Sums over legs to and from other ranks; batches that share their legs share them."""
-
-    def __init__(self, rank: int) -> None:
-        self._rank = rank
-        self._found: dict[tuple[int, int], tuple[list[tuple[int, int]], int]] = {}
-
-    def __call__(self, batch: Batch) -> tuple[list[tuple[int, int]], int]:
-        """Returns (hop, elements) of each hop, and the number of legs."""
-        kind, _, legs, ranks = batch
-        is_apart = kind.first.geometry.is_disjoint  # no leg stays on our rank
-        key = id(legs), 0 if is_apart else id(ranks)
-        found = self._found.get(key)
-        if found is None:
-            others = [leg for leg in legs if is_apart or ranks[leg.peer] != self._rank]
-            volumes: dict[int, int] = {}
-            for leg in others:
-                volumes[leg.hop] = volumes.get(leg.hop, 0) + leg.num_elements
-            found = self._found[key] = list(volumes.items()), len(others)
-        return found
