@@ -45,6 +45,7 @@ class LocalProgram:
         self._given: tuple[BufferSnapshot, BufferSnapshot] | None = None
         self._program: Program | None = None
         self._chunk_bytes = 0
+        self._has_sums = False
         self._fingerprint_table: FingerprintTable | None = None
         self._fingerprint_shapes: list[_Shape] = []
         self._fingerprint_addresses = array("Q")
@@ -61,7 +62,7 @@ class LocalProgram:
         for pair in self._plan.pairs:
             for spec, buffers in zip((pair.src, pair.dst), sides, strict=True):
                 for rank in self._ranks:
-                    if (rank, spec.name) in buffers:
+                    if (rank, spec.name) in buffers or spec.layout.position(rank) is None:
                         continue
                     shape = spec.layout.local_shape(rank, spec.shape)
                     if shape is not None and 0 not in shape:
@@ -88,14 +89,19 @@ class LocalProgram:
             chunk_bytes,
         )
 
-    def bind(self, src_buffers: Buffers, dst_buffers: Buffers) -> None:
+    def bind(self, src_buffers: Buffers, dst_buffers: Buffers, *, verify: bool) -> None:
         """Takes the arrays of the next run; where strides differ from before, tables are made anew.
 
         The same buffers as last time cost next to nothing.
+
+        Args:
+            src_buffers, dst_buffers: local arrays, in the numbers of the process's side.
+            verify: prepare `fingerprints` too.
         """
-        if self._given is not None and (
+        is_known = self._given is not None and (
             self._given[0].is_of(src_buffers) and self._given[1].is_of(dst_buffers)
-        ):
+        )
+        if is_known and (self._has_sums or not verify):
             return
         sides = self._shifted(src_buffers), self._shifted(dst_buffers)
         shapes = _shapes(self.tables.endpoints, sides)
@@ -104,7 +110,9 @@ class LocalProgram:
             self._shapes = shapes
             self.compile(self._chunk_bytes)
         self._addresses = _addresses(self.tables.endpoints, sides)
-        self._bind_fingerprints(sides)
+        self._has_sums = verify
+        if verify:
+            self._bind_fingerprints(sides)
         self._given = BufferSnapshot(src_buffers), BufferSnapshot(dst_buffers)
 
     def _bind_fingerprints(self, sides: tuple[Buffers, Buffers]) -> None:
@@ -140,8 +148,8 @@ class LocalProgram:
         from reshard._native import fingerprints
 
         table = self._fingerprint_table
-        if table is None:
-            raise PlanError("this program has no arrays yet; bind them first.")
+        if table is None or not self._has_sums:
+            raise PlanError("this program was bound without `verify`, so it knows no sums.")
         return fingerprints(table.rows, self._fingerprint_addresses, table.num_slots).tobytes()
 
     def close(self) -> None:

@@ -210,7 +210,7 @@ class Session:
         Collective: every member.
         """
         deadline = time.monotonic() + timeout_s
-        self._local.bind(src_buffers, dst_buffers)
+        self._local.bind(src_buffers, dst_buffers, verify=verify)
         outcome = self._move(exchange, run_id=run_id, verify=verify, timeout_s=timeout_s)
         moved = time.perf_counter()
         answers = exchange.exchange(

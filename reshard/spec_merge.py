@@ -121,7 +121,5 @@ def shift_specs(specs: Sequence[TensorSpec], offset: int) -> list[TensorSpec]:
         layout = layouts.get(id(spec.layout))
         if layout is None:
             layout = layouts[id(spec.layout)] = spec.layout.shifted(offset)
-        shifted.append(
-            TensorSpec(spec.name, spec.shape, spec.dtype, layout, spec.parts, spec.padding)
-        )
+        shifted.append(spec.placed(layout))
     return shifted

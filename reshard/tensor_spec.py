@@ -16,6 +16,7 @@ from reshard.layout import AnyLayout
 __all__ = ["Padding", "Part", "PartsLike", "TensorSpec", "read_parts"]
 
 Padding = Literal["refuse", "keep", "zero"]
+_PADDINGS = get_args(Padding)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -155,9 +156,9 @@ class TensorSpec:
             )
         if min(self.shape, default=0) < 0:
             raise LayoutError(f"{self.name}: shape {self.shape} has a negative number.")
-        if self.padding not in get_args(Padding):
+        if self.padding not in _PADDINGS:
             raise LayoutError(
-                f"{self.name}: padding {self.padding!r} is unknown; use one of {get_args(Padding)}."
+                f"{self.name}: padding {self.padding!r} is unknown; use one of {_PADDINGS}."
             )
         object.__setattr__(self, "padding", str.__str__(self.padding))
         try:
@@ -197,8 +198,19 @@ class TensorSpec:
 
     def shifted(self, offset: int) -> TensorSpec:
         """Returns the same tensor with `offset` added to every rank of its layout."""
-        layout = self.layout.shifted(offset)
-        return TensorSpec(self.name, self.shape, self.dtype, layout, self.parts, self.padding)
+        return self.placed(self.layout.shifted(offset))
+
+    def placed(self, layout: AnyLayout) -> TensorSpec:
+        """Returns the same tensor on other ranks, without another check.
+
+        Args:
+            layout: the tensor's own, with other numbers of ranks.
+        """
+        spec = object.__new__(TensorSpec)
+        for name in ("name", "shape", "dtype", "parts", "padding"):
+            object.__setattr__(spec, name, getattr(self, name))
+        object.__setattr__(spec, "layout", layout)
+        return spec
 
     def __str__(self) -> str:
         return f"{self.name} {self.dtype}{list(self.shape)} {self.layout}"
