@@ -77,21 +77,29 @@ class _Route:
         lines: of all takers.
         period: of all lines.
         num_hops: how many transfers, one after the other, bring it to the last taker.
-        places: taker -> number of its line, its place there.
         edges: of each line, from `relay_edges`.
+
+    Args:
+        lines: an attribute as well.
+        takers: by domain.
+        way: per domain of the takers, the number of its line, and its place there; or None where
+            each of them has a place of its own.
     """
 
-    def __init__(self, lines: tuple[Line, ...]) -> None:
+    def __init__(
+        self, lines: tuple[Line, ...], takers: Grouped, way: list[tuple[int, int | None]]
+    ) -> None:
         self.lines = lines
+        self._takers, self._way = takers, way
         self.period = math.lcm(*[line.period for line in lines])
         self.num_hops = max([line.num_hops for line in lines])
-        self.places = {
-            taker: (number, place)
-            for number, line in enumerate(lines)
-            for place, members in enumerate(line.groups)
-            for taker in members
-        }
         self.edges = [line.relay_edges() for line in lines]
+
+    def place_of(self, taker: int) -> tuple[int, int]:
+        """Returns the number of a taker's line, and its place there."""
+        group, index = self._takers.places[taker]
+        number, place = self._way[group]
+        return number, index if place is None else place
 
 
 class DomainDelivery(Delivery):
@@ -111,7 +119,6 @@ class DomainDelivery(Delivery):
         self._route, self._lines = route, lines
         self._turn, self._rotation = turn, rotation
         self._stripings = [line.striping.based(turn).turned(rotation) for line in lines]
-        self._places = route.places
         self._inflows: dict[tuple[int, int], list[Inflow]] = {}
 
     def supplied(self) -> list[Supply]:
@@ -150,11 +157,11 @@ class DomainDelivery(Delivery):
     def _find_received(self, taker: int) -> list[Part]:
         return [
             Part(peer, start, stop, hop) if first == taker else Part(first, start, stop, hop + 1)
-            for first, peer, start, stop, hop in self._inflow(*self._places[taker])
+            for first, peer, start, stop, hop in self._inflow(*self._route.place_of(taker))
         ]
 
     def _find_forwarded(self, taker: int) -> list[Part]:
-        number, place = self._places[taker]
+        number, place = self._route.place_of(taker)
         line = self._lines[number]
         others = [each for each in line.groups[place] if each != taker]
         parts = [
@@ -243,17 +250,22 @@ def make_delivery(
         )
     lines: list[Line] = []
     far: list[tuple[int, ...]] = []
+    way: list[tuple[int, int | None]] = []
+    num_near = len(by_domain.keys() & takers.domains)
     for domain, members in zip(takers.domains, takers.groups, strict=True):
         own = by_domain.get(domain)
         if own is None:
+            way.append((num_near, len(far)))
             far.append(members)
             continue
         # Where takers are more, each holder would send more than a taker receives; so they send
         # one copy.
-        groups = (members,) if len(members) > len(own) else tuple([(m,) for m in members])
+        is_one_copy = len(members) > len(own)
+        groups = (members,) if is_one_copy else tuple([(m,) for m in members])
+        way.append((len(lines), 0 if is_one_copy else None))
         near = make_line(shape, own, groups, itemsize, (1, 1), weights.get(own, ()))
         lines.append(near._replace(is_near=True))
     if far:
         own = tuple(range(num_holders))
         lines.append(make_line(shape, own, tuple(far), itemsize, direct, weights.get(own, ())))
-    return DomainDelivery(_Route(tuple(lines)))
+    return DomainDelivery(_Route(tuple(lines), takers, way))

@@ -16,10 +16,9 @@ from reshard.delivery import Delivery, Part
 from reshard.errors import PlanError
 from reshard.grid import NotAGrid
 from reshard.grid_pair import GridPair, Meeting
-from reshard.holders import Shares
 from reshard.legs import Leg, Taken, Turning
 from reshard.matching import Geometry
-from reshard.places import DeliveryTable, Places
+from reshard.places import DeliveryTable
 from reshard.shipment import Shipment
 from reshard.sweep import SweepPlan
 from reshard.transfer import BoxKey
@@ -49,26 +48,22 @@ class GeometryPlan(Protocol):
 
 
 def make_geometry_plan(
-    geometry: Geometry,
-    places: Places | None = None,
-    shares: Shares = (),
-    grids: GridPair | None = None,
+    geometry: Geometry, table: DeliveryTable | None = None, grids: GridPair | None = None
 ) -> GeometryPlan:
     """Returns the planner that fits a geometry.
 
     Args:
         geometry: what all pairs of this kind have in common.
-        places: where the ranks of both sides are; None means that holders serve everybody.
-        shares: of holders that do not share evenly.
+        table: deliveries between its ranks; None means that holders serve everybody, evenly.
         grids: of the geometry; None means that they have to be found, if there are any.
 
     Raises:
         PlanError: if the source does not hold every element that the destination wants.
     """
     try:
-        return GridPlan(geometry, places, shares, grids)
+        return GridPlan(geometry, table, grids)
     except NotAGrid:
-        return SweepPlan(geometry, places, shares)
+        return SweepPlan(geometry, table)
 
 
 class GridPlan:
@@ -76,8 +71,7 @@ class GridPlan:
 
     Args:
         geometry: what all pairs of this kind have in common.
-        places: where the ranks of both sides are; None means that holders serve everybody.
-        shares: of holders that do not share evenly.
+        table: deliveries between its ranks; None means that holders serve everybody, evenly.
         grids: of the geometry; None means that they have to be found.
 
     Raises:
@@ -88,16 +82,15 @@ class GridPlan:
     def __init__(
         self,
         geometry: Geometry,
-        places: Places | None = None,
-        shares: Shares = (),
+        table: DeliveryTable | None = None,
         grids: GridPair | None = None,
     ) -> None:
         self._grids = GridPair(geometry) if grids is None else grids
         if not self._grids.is_complete:
             raise PlanError("no source rank holds this slice of the stored stack.")
-        self._table = DeliveryTable(places, geometry.counted_bytes, shares)
+        self._table = table or DeliveryTable(None, geometry.counted_bytes)
         # Each box comes whole from its only holder, whoever else wants it.
-        self._is_simple = places is None and self._grids.has_lone_holders
+        self._is_simple = not self._table.has_domains and self._grids.has_lone_holders
         self._sending: dict[int, Turning[tuple[Leg, ...]]] = {}
         self._taking: dict[int, Turning[Taken]] = {}
         self._shipments: list[Shipment] | None = None

@@ -9,6 +9,7 @@ region are found by addition.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterator
 from functools import lru_cache
@@ -186,7 +187,8 @@ class GridSide:
             raise NotAGrid
         self.tables = [_table_of(dims, side, layout) for dims in components]
         self._stacks = _table_of((), side, layout)
-        self._replicas = _replica_offsets(layout)
+        are_replicas = tuple([isinstance(each, Replicate) for each in layout.placements])
+        self._replicas = _replica_offsets(layout.mesh.shape, are_replicas)
         self._positions: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     @property
@@ -270,15 +272,20 @@ def _is_plain(stored: _StoredDim) -> bool:
     return len(digits) == 1 and digits[0].dim >= 0 and digits[0].size == stored.length
 
 
-def _replica_offsets(layout: Layout) -> list[int]:
-    """Returns the positions of the replicas of position 0, ascending."""
-    offsets = [0]
-    for placement, size, stride in zip(
-        layout.placements, layout.mesh.shape, layout.mesh.strides, strict=True
-    ):
-        if isinstance(placement, Replicate):
+@lru_cache(maxsize=1024)
+def _replica_offsets(shape: tuple[int, ...], are_replicas: tuple[bool, ...]) -> tuple[int, ...]:
+    """Returns the positions of the replicas of position 0, ascending.
+
+    Args:
+        shape: of a mesh.
+        are_replicas: which axes replicate.
+    """
+    offsets, stride = [0], math.prod(shape)
+    for size, is_replica in zip(shape, are_replicas, strict=True):
+        stride //= size
+        if is_replica:
             offsets = [a + i * stride for a in offsets for i in range(size)]
-    return offsets
+    return tuple(offsets)
 
 
 def _parts_of_row(

@@ -1,4 +1,4 @@
-"""Where the ranks of one geometry are: domains by position, shared by pairs that lie alike."""
+"""Where ranks are: domains by position, shared by pairs that lie alike; deliveries between them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Places(NamedTuple):
 
 
 class DeliveryTable:
-    """Deliveries of the boxes of one geometry; equal boxes to ranks that lie alike share one.
+    """Deliveries of boxes of one element size; equal boxes to ranks that lie alike share one.
 
     Args:
         places: where ranks are; None means that holders serve everybody, wherever they are.
@@ -43,6 +43,11 @@ class DeliveryTable:
         self._found: dict[tuple[object, ...], tuple[Delivery, Grouped, Grouped]] = {}
         self._groups: tuple[dict[Ranks, Grouped], dict[Ranks, Grouped]] = {}, {}
         self._plain_found: dict[tuple[object, ...], Delivery] = {}
+
+    @property
+    def has_domains(self) -> bool:
+        """True if it matters where ranks are."""
+        return self._places is not None
 
     def delivery(
         self,

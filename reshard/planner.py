@@ -22,6 +22,7 @@ from reshard.legs import Leg, Taken
 from reshard.logical_space import pieces_of_rank
 from reshard.matching import TensorPair
 from reshard.place_table import PlaceTable
+from reshard.places import DeliveryTable
 from reshard.rank_plan import Batch, RankPlan
 from reshard.supplies import SharesIndex, holder_shares
 from reshard.topology import Topology
@@ -48,6 +49,7 @@ class Planner:
         self._places = PlaceTable(topology, self.kinds)
         self._plans: dict[tuple[object, ...], GeometryPlan] = {}
         self._grids: dict[int, GridPair] = {}
+        self._tables: dict[tuple[int, Shares, int], DeliveryTable] = {}
         self._volumes: dict[tuple[int, int], int] = {}
         self._proven: dict[int, Taken] = {}
 
@@ -173,11 +175,16 @@ class Planner:
         pair = kind.first
         number, places = self._places.of(kind)
         key = id(pair.geometry), number, shares
+        size = pair.geometry.counted_bytes
         plan = self._plans.get(key)
         if plan is None:
             try:
                 grids = self._grids.get(id(pair.geometry))
-                plan = make_geometry_plan(pair.geometry, places, shares, grids)
+                table = self._tables.get((number, shares, size))
+                if table is None:
+                    table = DeliveryTable(places, size, shares)
+                    self._tables[number, shares, size] = table
+                plan = make_geometry_plan(pair.geometry, table, grids)
             except PlanError as error:
                 raise PlanError(f"{pair.name}: {error}") from None
             self._plans[key] = plan

@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 from reshard.box_sets import common_box, disjoint_parts, volume_of
 from reshard.errors import PlanError
-from reshard.holders import Shares, rotation_of_box
+from reshard.holders import rotation_of_box
 from reshard.legs import Leg, Taken, Turning
 from reshard.logical_space import Side, copy_numbers, pieces_of_rank
 from reshard.matching import Geometry
-from reshard.places import DeliveryTable, Places
+from reshard.places import DeliveryTable
 from reshard.shipment import Shipment
 from reshard.transfer import BoxKey
 
@@ -67,16 +67,13 @@ class SweepPlan:
 
     Args:
         geometry: what all pairs of this kind have in common.
-        places: where the ranks of both sides are; None means that holders serve everybody.
-        shares: of holders that do not share evenly.
+        table: deliveries between its ranks; None means that holders serve everybody, evenly.
 
     Raises:
         PlanError: if the source does not hold every element that the destination wants.
     """
 
-    def __init__(
-        self, geometry: Geometry, places: Places | None = None, shares: Shares = ()
-    ) -> None:
+    def __init__(self, geometry: Geometry, table: DeliveryTable | None = None) -> None:
         ndim = len(geometry.space.shape)
         atoms: list[Atom] = []
         self.are_apart = True
@@ -84,7 +81,7 @@ class SweepPlan:
             sources = box_holders(geometry.src, ndim)
             wanted = box_holders(geometry.dst, ndim)
             atoms, self.are_apart = _make_atoms(sources, wanted)
-        table = DeliveryTable(places, geometry.counted_bytes, shares)
+        table = table or DeliveryTable(None, geometry.counted_bytes)
         self._shipments = [_shipment(atom, geometry, table) for atom in atoms]
         deliveries = [each.delivery for each in self._shipments if each.delivery is not None]
         # Rotations that differ by this choose the same ends of every box.

@@ -31,6 +31,7 @@ from reshard.kinds import kinds_of
 from reshard.logical_space import Side, pieces_of_rank
 from reshard.matching import TensorPair
 from reshard.place_table import PlaceTable
+from reshard.places import DeliveryTable
 from reshard.program_table import make_program_tables
 from reshard.sweep import SweepPlan
 from reshard.topology import Topology
@@ -155,10 +156,11 @@ def test_the_two_planners_agree_where_both_apply(placed, is_placed, rotation):
             (kind,) = kinds_of([pair])
             _, places = PlaceTable(placed.topology if is_placed else None, [kind]).of(kind)
             try:
-                grid = GridPlan(geometry, places)
+                table = DeliveryTable(places, geometry.counted_bytes)
+                grid = GridPlan(geometry, table)
             except NotAGrid:
                 continue
-            sweep = SweepPlan(geometry, places)
+            sweep = SweepPlan(geometry, table)
             for position in range(len(geometry.src.layout.ranks)):
                 assert grid.sends(position).of(rotation) == sweep.sends(position).of(rotation)
             for position in range(len(geometry.dst.layout.ranks)):

@@ -21,7 +21,7 @@ from reshard import (
 from reshard.geometry_plan import GridPlan, make_geometry_plan
 from reshard.grid import NotAGrid
 from reshard.legs import Taken
-from reshard.places import Places
+from reshard.places import DeliveryTable, Places
 from reshard.sweep import SweepPlan
 
 R = Replicate()
@@ -93,7 +93,8 @@ def test_empty_tensors_have_no_legs():
 
 
 def test_a_box_goes_once_into_a_domain_and_on_inside_it():
-    plan = GridPlan(geometry(ONE, Layout(Mesh.of(x=2), (R,)).shifted(9)), Places((0,), (1, 1)))
+    both = Layout(Mesh.of(x=2), (R,)).shifted(9)
+    plan = GridPlan(geometry(ONE, both), DeliveryTable(Places((0,), (1, 1)), 1))
     whole = (0, 0), (8, 6)
     assert [(leg.start, leg.stop) for leg in plan.sends(0).of(0)] == [whole]
     first, second = plan.takes(0).of(0), plan.takes(1).of(0)

@@ -7,7 +7,7 @@ import pytest
 import reshard.sweep
 from reshard import Box, BoxLayout, DType, Layout, Mesh, PlanError, Shard, TensorSpec, match
 from reshard.legs import Leg, Taken
-from reshard.places import Places
+from reshard.places import DeliveryTable, Places
 from reshard.sweep import SweepPlan, box_holders
 
 
@@ -15,7 +15,7 @@ def sweep(src_layout, dst_layout, shape=(8,), places=None):
     src = TensorSpec("w", shape, DType.UINT8, src_layout)
     dst = TensorSpec("w", shape, DType.UINT8, dst_layout)
     (pair,) = match([src], [dst])
-    return SweepPlan(pair.geometry, places), pair.geometry
+    return SweepPlan(pair.geometry, DeliveryTable(places, 1)), pair.geometry
 
 
 def leg(peer, start, stop, copy, hop=0, src_copy=0):
