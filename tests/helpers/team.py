@@ -163,6 +163,11 @@ class Team:
         self._group.signal(process, signal.SIGKILL)
         return when
 
+    def wait_until_gone(self, process: int) -> None:
+        """Waits until the kernel has taken back all that a killed process had, its ports too."""
+        outcome = self._group.wait(process, _END_S)
+        assert outcome.exit_code == -signal.SIGKILL, outcome
+
     def stop(self, process: int) -> None:
         """Stops a process; `go_on` lets it go on, `kill` ends it."""
         self._group.signal(process, signal.SIGSTOP)

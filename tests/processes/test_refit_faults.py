@@ -200,6 +200,7 @@ def test_a_new_source_takes_over_after_the_old_one_died_with_its_store(team):
         assert answer.seconds < PROMPT_S
     assert team.values(ENGINES, programs.state_of) == [("torn", None)] * 2
     team.kill(1)
+    team.wait_until_gone(0)  # as whoever starts a program anew does; until then it has its port
     heir = Program((4, 5), big_source(2), group="heir", options=SMALL_RINGS)
     team.values([4], programs.open_source, address, *heir.arguments(0))
     team.values([5], programs.open_source, address, *heir.arguments(1))

@@ -81,6 +81,18 @@ class Child:
         self.exchanging = self.rendezvous.exchange_of(go)
         return go
 
+    def begin_and_say_when_it_waits(self) -> None:
+        """An interrupt while a message is sent ends the connection; from here on it does not."""
+        assert self.rendezvous is not None
+        said: list[str] = []
+
+        def say() -> None:
+            if not said:
+                said.append("waiting")
+                tell("waiting")
+
+        self.rendezvous.begin(timeout_s=WAIT_S, while_waiting=say)
+
     def exchange(self, timeout_s: float = WAIT_S) -> list[bytes]:
         assert self.exchanging is not None
         return self.exchanging.exchange(
@@ -444,7 +456,8 @@ def test_an_interrupted_begin_is_withdrawn() -> None:
     with _crew(3) as crew:
         _three(crew)
         before = crew.do(0, "messages")
-        crew.start(1, "begin")
+        crew.start(1, "begin_and_say_when_it_waits")
+        assert crew.group.expect(1, WAIT_S) == "waiting"
         crew.do(0, "wait_for_messages", before + 1)
         crew.group.signal(1, signal.SIGINT)
         assert crew.answer(1).value == "interrupted"
