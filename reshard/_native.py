@@ -1,8 +1,4 @@
-"""The Python side of the native border: handle classes, and status codes as exceptions.
-
-The only module that sees `ffi` and `lib`. Importing it loads the native library, so modules that
-must work without one import it where they need it.
-"""
+"""Handles of the native library: programs, communicators, sums."""
 
 from __future__ import annotations
 
@@ -12,25 +8,15 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from reshard._native_border import check, is_abort
+from reshard._native_border import ffi as _ffi
+from reshard._native_border import lib as _lib
 from reshard.errors import (
-    NativeLibraryError,
     PlanError,
-    ReshardError,
-    TransferTimeout,
     TransportError,
-    UnsupportedError,
 )
 from reshard.exclusive import Exclusive, Hold
 from reshard.run_stats import ProgramInfo, RunStats
-
-try:
-    from reshard._native_bindings import ffi as _ffi
-    from reshard._native_bindings import lib as _lib
-except ImportError as error:
-    raise NativeLibraryError(
-        f"cannot load the native library of reshard: {error}. Install a wheel of reshard, or build "
-        "it in a checkout with 'pip install -e .' (needs a C++17 compiler)."
-    ) from error
 
 __all__ = [
     "Communicator",
@@ -53,47 +39,6 @@ _CLOSE_TIMEOUT_S = 30.0
 
 DEFAULT_SLOT_BYTES = 262_144
 DEFAULT_SLOTS_PER_RING = 4
-
-_EXCEPTIONS: dict[int, type[Exception]] = {
-    _lib.RESHARD_STATUS_INVALID_ARGUMENT: PlanError,
-    _lib.RESHARD_STATUS_UNSUPPORTED: UnsupportedError,
-    _lib.RESHARD_STATUS_OUT_OF_MEMORY: MemoryError,
-    _lib.RESHARD_STATUS_SYSTEM: TransportError,
-    _lib.RESHARD_STATUS_TIMEOUT: TransferTimeout,
-    _lib.RESHARD_STATUS_PEER_LOST: TransportError,
-    _lib.RESHARD_STATUS_ABORTED: TransportError,
-    _lib.RESHARD_STATUS_PROTOCOL: TransportError,
-    _lib.RESHARD_STATUS_INVALID_STATE: TransportError,
-    _lib.RESHARD_STATUS_INTERNAL: ReshardError,
-}
-
-
-def check(status: int) -> None:
-    """Raises the exception of a status code with the text of the calling thread's last error.
-
-    Raises:
-        PlanError: invalid_argument.
-        UnsupportedError: unsupported.
-        MemoryError: out_of_memory.
-        TransferTimeout: timeout.
-        TransportError: system, peer_lost, aborted, protocol, invalid_state.
-        ReshardError: internal, or a code that this module does not know.
-    """
-    if status == _lib.RESHARD_STATUS_OK:
-        return
-    message = _ffi.string(_lib.reshard_last_error()).decode(errors="replace")
-    exception = _EXCEPTIONS.get(status, ReshardError)
-    if not issubclass(exception, TransportError):
-        raise exception(message or f"native status {status}")
-    ranks = _ffi.new("int64_t[2]")
-    _lib.reshard_last_error_ranks(ranks, ranks + 1)
-    rank, peer = (int(value) if value >= 0 else None for value in ranks)
-    raise exception(message, rank=rank, peer=peer, status=status)
-
-
-def is_abort(error: TransportError) -> bool:
-    """Says whether a run ended because another process gave up; the cause is then over there."""
-    return error.status == int(_lib.RESHARD_STATUS_ABORTED)
 
 
 class Communicator:

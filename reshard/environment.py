@@ -3,6 +3,7 @@
 | variable | meaning |
 |---|---|
 | `RESHARD_LOG` | `debug`, `info`, `warning` or `error`: log lines of that level go to stderr |
+| `RESHARD_NCCL_LIBRARY` | path of the copy of NCCL to take, instead of the one that is found |
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import logging
 import os
 import sys
 
-__all__ = ["configure_logging"]
+__all__ = ["configure_logging", "nccl_library"]
 
 _logger = logging.getLogger("reshard")
 _LEVELS = ("debug", "info", "warning", "error")
-_KNOWN = frozenset({"RESHARD_LOG", "RESHARD_REQUIRE"})  # the second one is the tests'
+_NCCL_LIBRARY = "RESHARD_NCCL_LIBRARY"
+_KNOWN = frozenset({"RESHARD_LOG", _NCCL_LIBRARY, "RESHARD_REQUIRE"})  # the last one is the tests'
 
 
 def configure_logging() -> None:
@@ -34,6 +36,11 @@ def configure_logging() -> None:
     unknown = sorted(n for n in os.environ if n.startswith("RESHARD_") and n not in _KNOWN)
     if unknown:
         _logger.warning("unknown environment variables %s have no effect.", ", ".join(unknown))
+
+
+def nccl_library() -> str | None:
+    """Returns what `RESHARD_NCCL_LIBRARY` names; None where it is not set or empty."""
+    return os.environ.get(_NCCL_LIBRARY) or None
 
 
 class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]

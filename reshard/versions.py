@@ -6,7 +6,7 @@ import importlib.metadata
 import platform
 import sys
 
-from reshard.errors import NativeLibraryError
+from reshard.errors import NativeLibraryError, UnsupportedError
 
 __all__ = ["library_version", "show_versions"]
 
@@ -38,4 +38,27 @@ def show_versions() -> None:
         lines.append(str(error))
     else:
         lines += [f"{name}: {value}" for name, value in _native.show_versions().items()]
+        lines += _nvidia()
     sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _nvidia() -> list[str]:
+    """Says which libraries of NVIDIA this process has open, or would open; opens none."""
+    from reshard._native_libraries import open_nccl
+    from reshard.nccl_copies import find_nccl, loaded_files, nccl_version_text
+
+    lines = []
+    copies = find_nccl()
+    loaded = [copy for copy in copies if copy.origin == "loaded"]
+    for copy in loaded:
+        try:
+            version = nccl_version_text(open_nccl(copy.path).version)  # it is open already
+        except UnsupportedError as error:
+            version = f"unusable ({error})"
+        lines.append(f"nccl {version}: {copy.path}, loaded")
+    if len(loaded) > 1:
+        lines.append(f"{len(loaded)} copies of NCCL are loaded in this process")
+    if copies and copies[0] not in loaded:
+        lines.append(f"nccl: {copies[0].path}, not loaded")
+    lines += [f"cuda: {path}, loaded" for path in loaded_files("libcuda.so")]
+    return lines

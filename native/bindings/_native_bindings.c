@@ -584,85 +584,113 @@ static void (*_cffi_call_python_org)(struct _cffi_externpy_s *, char *);
 /************************************************************/
 
 static void *_cffi_types[] = {
-/*  0 */ _CFFI_OP(_CFFI_OP_FUNCTION, 18), // char const *()(int32_t)
+/*  0 */ _CFFI_OP(_CFFI_OP_FUNCTION, 12), // char const *()(int32_t)
 /*  1 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21), // int32_t
 /*  2 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/*  3 */ _CFFI_OP(_CFFI_OP_FUNCTION, 18), // char const *()(void)
-/*  4 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/*  5 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(int64_t const *, uint64_t, void * const *, uint64_t, uint64_t *, uint64_t)
-/*  6 */ _CFFI_OP(_CFFI_OP_POINTER, 22), // int64_t const *
-/*  7 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
-/*  8 */ _CFFI_OP(_CFFI_OP_POINTER, 77), // void * const *
-/*  9 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 10 */ _CFFI_OP(_CFFI_OP_POINTER, 7), // uint64_t *
-/* 11 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 12 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 13 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *)
-/* 14 */ _CFFI_OP(_CFFI_OP_POINTER, 70), // reshard_communicator *
-/* 15 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 16 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *, char const *)
-/* 17 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
-/* 18 */ _CFFI_OP(_CFFI_OP_POINTER, 67), // char const *
-/* 19 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 20 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *, int64_t, int64_t)
-/* 21 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
-/* 22 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
-/* 23 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
-/* 24 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 25 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, char const *)
-/* 26 */ _CFFI_OP(_CFFI_OP_POINTER, 71), // reshard_program *
-/* 27 */ _CFFI_OP(_CFFI_OP_NOOP, 18),
-/* 28 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 29 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, int64_t, reshard_run_stats *)
-/* 30 */ _CFFI_OP(_CFFI_OP_NOOP, 26),
-/* 31 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
-/* 32 */ _CFFI_OP(_CFFI_OP_POINTER, 75), // reshard_run_stats *
+/*  3 */ _CFFI_OP(_CFFI_OP_FUNCTION, 12), // char const *()(reshard_cuda const *)
+/*  4 */ _CFFI_OP(_CFFI_OP_POINTER, 97), // reshard_cuda const *
+/*  5 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/*  6 */ _CFFI_OP(_CFFI_OP_FUNCTION, 12), // char const *()(reshard_nccl const *)
+/*  7 */ _CFFI_OP(_CFFI_OP_POINTER, 98), // reshard_nccl const *
+/*  8 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/*  9 */ _CFFI_OP(_CFFI_OP_FUNCTION, 12), // char const *()(void)
+/* 10 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 11 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(char const *, reshard_cuda * *)
+/* 12 */ _CFFI_OP(_CFFI_OP_POINTER, 93), // char const *
+/* 13 */ _CFFI_OP(_CFFI_OP_POINTER, 85), // reshard_cuda * *
+/* 14 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 15 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(char const *, reshard_nccl * *)
+/* 16 */ _CFFI_OP(_CFFI_OP_NOOP, 12),
+/* 17 */ _CFFI_OP(_CFFI_OP_POINTER, 88), // reshard_nccl * *
+/* 18 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 19 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(int64_t const *, uint64_t, void * const *, uint64_t, uint64_t *, uint64_t)
+/* 20 */ _CFFI_OP(_CFFI_OP_POINTER, 36), // int64_t const *
+/* 21 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
+/* 22 */ _CFFI_OP(_CFFI_OP_POINTER, 105), // void * const *
+/* 23 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 24 */ _CFFI_OP(_CFFI_OP_POINTER, 21), // uint64_t *
+/* 25 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 26 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 27 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *)
+/* 28 */ _CFFI_OP(_CFFI_OP_POINTER, 96), // reshard_communicator *
+/* 29 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 30 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *, char const *)
+/* 31 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
+/* 32 */ _CFFI_OP(_CFFI_OP_NOOP, 12),
 /* 33 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 34 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, reshard_communicator *, void * const *, uint64_t, reshard_run_options const *)
-/* 35 */ _CFFI_OP(_CFFI_OP_NOOP, 26),
-/* 36 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
-/* 37 */ _CFFI_OP(_CFFI_OP_NOOP, 8),
-/* 38 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 39 */ _CFFI_OP(_CFFI_OP_POINTER, 74), // reshard_run_options const *
-/* 40 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 41 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program const *, reshard_program_info *)
-/* 42 */ _CFFI_OP(_CFFI_OP_POINTER, 71), // reshard_program const *
-/* 43 */ _CFFI_OP(_CFFI_OP_POINTER, 72), // reshard_program_info *
+/* 34 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *, int64_t, int64_t)
+/* 35 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
+/* 36 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
+/* 37 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
+/* 38 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 39 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_cuda const *)
+/* 40 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
+/* 41 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 42 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_nccl const *)
+/* 43 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
 /* 44 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 45 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program_tables const *, reshard_program * *)
-/* 46 */ _CFFI_OP(_CFFI_OP_POINTER, 73), // reshard_program_tables const *
-/* 47 */ _CFFI_OP(_CFFI_OP_POINTER, 26), // reshard_program * *
+/* 45 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, char const *)
+/* 46 */ _CFFI_OP(_CFFI_OP_POINTER, 99), // reshard_program *
+/* 47 */ _CFFI_OP(_CFFI_OP_NOOP, 12),
 /* 48 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 49 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_shm_options const *, reshard_communicator * *)
-/* 50 */ _CFFI_OP(_CFFI_OP_POINTER, 76), // reshard_shm_options const *
-/* 51 */ _CFFI_OP(_CFFI_OP_POINTER, 14), // reshard_communicator * *
-/* 52 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 53 */ _CFFI_OP(_CFFI_OP_FUNCTION, 55), // size_t()(size_t *, size_t)
-/* 54 */ _CFFI_OP(_CFFI_OP_POINTER, 55), // size_t *
-/* 55 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28), // size_t
-/* 56 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 57 */ _CFFI_OP(_CFFI_OP_FUNCTION, 78), // void()(int64_t *, int64_t *)
-/* 58 */ _CFFI_OP(_CFFI_OP_POINTER, 22), // int64_t *
-/* 59 */ _CFFI_OP(_CFFI_OP_NOOP, 58),
+/* 49 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, int64_t, reshard_run_stats *)
+/* 50 */ _CFFI_OP(_CFFI_OP_NOOP, 46),
+/* 51 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
+/* 52 */ _CFFI_OP(_CFFI_OP_POINTER, 103), // reshard_run_stats *
+/* 53 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 54 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, reshard_communicator *, void * const *, uint64_t, reshard_run_options const *)
+/* 55 */ _CFFI_OP(_CFFI_OP_NOOP, 46),
+/* 56 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
+/* 57 */ _CFFI_OP(_CFFI_OP_NOOP, 22),
+/* 58 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 59 */ _CFFI_OP(_CFFI_OP_POINTER, 102), // reshard_run_options const *
 /* 60 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 61 */ _CFFI_OP(_CFFI_OP_FUNCTION, 78), // void()(reshard_communicator *)
-/* 62 */ _CFFI_OP(_CFFI_OP_NOOP, 14),
-/* 63 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 64 */ _CFFI_OP(_CFFI_OP_FUNCTION, 78), // void()(reshard_program *)
-/* 65 */ _CFFI_OP(_CFFI_OP_NOOP, 26),
-/* 66 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 67 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 2), // char
-/* 68 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
-/* 69 */ _CFFI_OP(_CFFI_OP_POINTER, 1), // int32_t const *
-/* 70 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // reshard_communicator
-/* 71 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // reshard_program
-/* 72 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // reshard_program_info
-/* 73 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // reshard_program_tables
-/* 74 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // reshard_run_options
-/* 75 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // reshard_run_stats
-/* 76 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 6), // reshard_shm_options
-/* 77 */ _CFFI_OP(_CFFI_OP_POINTER, 78), // void *
-/* 78 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
+/* 61 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program const *, reshard_program_info *)
+/* 62 */ _CFFI_OP(_CFFI_OP_POINTER, 99), // reshard_program const *
+/* 63 */ _CFFI_OP(_CFFI_OP_POINTER, 100), // reshard_program_info *
+/* 64 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 65 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program_tables const *, reshard_program * *)
+/* 66 */ _CFFI_OP(_CFFI_OP_POINTER, 101), // reshard_program_tables const *
+/* 67 */ _CFFI_OP(_CFFI_OP_POINTER, 46), // reshard_program * *
+/* 68 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 69 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_shm_options const *, reshard_communicator * *)
+/* 70 */ _CFFI_OP(_CFFI_OP_POINTER, 104), // reshard_shm_options const *
+/* 71 */ _CFFI_OP(_CFFI_OP_POINTER, 28), // reshard_communicator * *
+/* 72 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 73 */ _CFFI_OP(_CFFI_OP_FUNCTION, 75), // size_t()(size_t *, size_t)
+/* 74 */ _CFFI_OP(_CFFI_OP_POINTER, 75), // size_t *
+/* 75 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28), // size_t
+/* 76 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 77 */ _CFFI_OP(_CFFI_OP_FUNCTION, 106), // void()(int64_t *, int64_t *)
+/* 78 */ _CFFI_OP(_CFFI_OP_POINTER, 36), // int64_t *
+/* 79 */ _CFFI_OP(_CFFI_OP_NOOP, 78),
+/* 80 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 81 */ _CFFI_OP(_CFFI_OP_FUNCTION, 106), // void()(reshard_communicator *)
+/* 82 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
+/* 83 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 84 */ _CFFI_OP(_CFFI_OP_FUNCTION, 106), // void()(reshard_cuda *)
+/* 85 */ _CFFI_OP(_CFFI_OP_POINTER, 97), // reshard_cuda *
+/* 86 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 87 */ _CFFI_OP(_CFFI_OP_FUNCTION, 106), // void()(reshard_nccl *)
+/* 88 */ _CFFI_OP(_CFFI_OP_POINTER, 98), // reshard_nccl *
+/* 89 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 90 */ _CFFI_OP(_CFFI_OP_FUNCTION, 106), // void()(reshard_program *)
+/* 91 */ _CFFI_OP(_CFFI_OP_NOOP, 46),
+/* 92 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 93 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 2), // char
+/* 94 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
+/* 95 */ _CFFI_OP(_CFFI_OP_POINTER, 1), // int32_t const *
+/* 96 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // reshard_communicator
+/* 97 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // reshard_cuda
+/* 98 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // reshard_nccl
+/* 99 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // reshard_program
+/* 100 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // reshard_program_info
+/* 101 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // reshard_program_tables
+/* 102 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 6), // reshard_run_options
+/* 103 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 7), // reshard_run_stats
+/* 104 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 8), // reshard_shm_options
+/* 105 */ _CFFI_OP(_CFFI_OP_POINTER, 106), // void *
+/* 106 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
 };
 
 static int _cffi_const_RESHARD_STATUS_OK(unsigned long long *o)
@@ -770,10 +798,10 @@ _cffi_f_reshard_abi_sizes(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(54), arg0, (char **)&x0);
+      _cffi_type(74), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(54), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(74), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -818,19 +846,19 @@ _cffi_f_reshard_communicator_abort(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(14), arg0, (char **)&x0);
+      _cffi_type(28), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_communicator *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(14), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(28), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(18), arg1, (char **)&x1);
+      _cffi_type(12), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(18), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(12), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -865,10 +893,10 @@ _cffi_f_reshard_communicator_check_peers(PyObject *self, PyObject *arg0)
   PyObject *pyresult;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(14), arg0, (char **)&x0);
+      _cffi_type(28), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_communicator *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(14), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(28), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -911,10 +939,10 @@ _cffi_f_reshard_communicator_connect(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(14), arg0, (char **)&x0);
+      _cffi_type(28), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_communicator *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(14), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(28), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -963,19 +991,19 @@ _cffi_f_reshard_communicator_create_shm(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(50), arg0, (char **)&x0);
+      _cffi_type(70), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_shm_options const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(50), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(70), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(51), arg1, (char **)&x1);
+      _cffi_type(71), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (reshard_communicator * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(51), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(71), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1008,10 +1036,10 @@ _cffi_f_reshard_communicator_destroy(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(14), arg0, (char **)&x0);
+      _cffi_type(28), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_communicator *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(14), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(28), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1050,11 +1078,214 @@ _cffi_f_reshard_cpu_features(PyObject *self, PyObject *noarg)
 
   (void)self; /* unused */
   (void)noarg; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(18));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(12));
   return pyresult;
 }
 #else
 #  define _cffi_f_reshard_cpu_features _cffi_d_reshard_cpu_features
+#endif
+
+static void _cffi_d_reshard_cuda_destroy(reshard_cuda * x0)
+{
+  reshard_cuda_destroy(x0);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_reshard_cuda_destroy(PyObject *self, PyObject *arg0)
+{
+  reshard_cuda * x0;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(85), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (reshard_cuda *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(85), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { reshard_cuda_destroy(x0); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  Py_INCREF(Py_None);
+  return Py_None;
+}
+#else
+#  define _cffi_f_reshard_cuda_destroy _cffi_d_reshard_cuda_destroy
+#endif
+
+static int32_t _cffi_d_reshard_cuda_num_devices(reshard_cuda const * x0)
+{
+  return reshard_cuda_num_devices(x0);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_reshard_cuda_num_devices(PyObject *self, PyObject *arg0)
+{
+  reshard_cuda const * x0;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(4), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (reshard_cuda const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(4), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = reshard_cuda_num_devices(x0); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_reshard_cuda_num_devices _cffi_d_reshard_cuda_num_devices
+#endif
+
+static int32_t _cffi_d_reshard_cuda_open(char const * x0, reshard_cuda * * x1)
+{
+  return reshard_cuda_open(x0, x1);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_reshard_cuda_open(PyObject *self, PyObject *args)
+{
+  char const * x0;
+  reshard_cuda * * x1;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+
+  if (!PyArg_UnpackTuple(args, "reshard_cuda_open", 2, 2, &arg0, &arg1))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(12), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(12), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(13), arg1, (char **)&x1);
+  if (datasize != 0) {
+    x1 = ((size_t)datasize) <= 640 ? (reshard_cuda * *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(13), arg1, (char **)&x1,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = reshard_cuda_open(x0, x1); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_reshard_cuda_open _cffi_d_reshard_cuda_open
+#endif
+
+static char const * _cffi_d_reshard_cuda_path(reshard_cuda const * x0)
+{
+  return reshard_cuda_path(x0);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_reshard_cuda_path(PyObject *self, PyObject *arg0)
+{
+  reshard_cuda const * x0;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  char const * result;
+  PyObject *pyresult;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(4), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (reshard_cuda const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(4), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = reshard_cuda_path(x0); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(12));
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_reshard_cuda_path _cffi_d_reshard_cuda_path
+#endif
+
+static int32_t _cffi_d_reshard_cuda_version(reshard_cuda const * x0)
+{
+  return reshard_cuda_version(x0);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_reshard_cuda_version(PyObject *self, PyObject *arg0)
+{
+  reshard_cuda const * x0;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(4), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (reshard_cuda const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(4), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = reshard_cuda_version(x0); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_reshard_cuda_version _cffi_d_reshard_cuda_version
 #endif
 
 static int32_t _cffi_d_reshard_fingerprint(int64_t const * x0, uint64_t x1, void * const * x2, uint64_t x3, uint64_t * x4, uint64_t x5)
@@ -1086,10 +1317,10 @@ _cffi_f_reshard_fingerprint(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(6), arg0, (char **)&x0);
+      _cffi_type(20), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(6), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(20), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1099,10 +1330,10 @@ _cffi_f_reshard_fingerprint(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(8), arg2, (char **)&x2);
+      _cffi_type(22), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (void * const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(8), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(22), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1112,10 +1343,10 @@ _cffi_f_reshard_fingerprint(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(10), arg4, (char **)&x4);
+      _cffi_type(24), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (uint64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(10), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(24), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1158,7 +1389,7 @@ _cffi_f_reshard_last_error(PyObject *self, PyObject *noarg)
 
   (void)self; /* unused */
   (void)noarg; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(18));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(12));
   return pyresult;
 }
 #else
@@ -1184,19 +1415,19 @@ _cffi_f_reshard_last_error_ranks(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(58), arg0, (char **)&x0);
+      _cffi_type(78), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(58), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(78), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(58), arg1, (char **)&x1);
+      _cffi_type(78), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(58), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(78), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1214,6 +1445,171 @@ _cffi_f_reshard_last_error_ranks(PyObject *self, PyObject *args)
 }
 #else
 #  define _cffi_f_reshard_last_error_ranks _cffi_d_reshard_last_error_ranks
+#endif
+
+static void _cffi_d_reshard_nccl_destroy(reshard_nccl * x0)
+{
+  reshard_nccl_destroy(x0);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_reshard_nccl_destroy(PyObject *self, PyObject *arg0)
+{
+  reshard_nccl * x0;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(88), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (reshard_nccl *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(88), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { reshard_nccl_destroy(x0); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  Py_INCREF(Py_None);
+  return Py_None;
+}
+#else
+#  define _cffi_f_reshard_nccl_destroy _cffi_d_reshard_nccl_destroy
+#endif
+
+static int32_t _cffi_d_reshard_nccl_open(char const * x0, reshard_nccl * * x1)
+{
+  return reshard_nccl_open(x0, x1);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_reshard_nccl_open(PyObject *self, PyObject *args)
+{
+  char const * x0;
+  reshard_nccl * * x1;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+
+  if (!PyArg_UnpackTuple(args, "reshard_nccl_open", 2, 2, &arg0, &arg1))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(12), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(12), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(17), arg1, (char **)&x1);
+  if (datasize != 0) {
+    x1 = ((size_t)datasize) <= 640 ? (reshard_nccl * *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(17), arg1, (char **)&x1,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = reshard_nccl_open(x0, x1); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_reshard_nccl_open _cffi_d_reshard_nccl_open
+#endif
+
+static char const * _cffi_d_reshard_nccl_path(reshard_nccl const * x0)
+{
+  return reshard_nccl_path(x0);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_reshard_nccl_path(PyObject *self, PyObject *arg0)
+{
+  reshard_nccl const * x0;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  char const * result;
+  PyObject *pyresult;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(7), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (reshard_nccl const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(7), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = reshard_nccl_path(x0); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(12));
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_reshard_nccl_path _cffi_d_reshard_nccl_path
+#endif
+
+static int32_t _cffi_d_reshard_nccl_version(reshard_nccl const * x0)
+{
+  return reshard_nccl_version(x0);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_reshard_nccl_version(PyObject *self, PyObject *arg0)
+{
+  reshard_nccl const * x0;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(7), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (reshard_nccl const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(7), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = reshard_nccl_version(x0); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_reshard_nccl_version _cffi_d_reshard_nccl_version
 #endif
 
 static int32_t _cffi_d_reshard_program_begin(reshard_program * x0, reshard_communicator * x1, void * const * x2, uint64_t x3, reshard_run_options const * x4)
@@ -1243,28 +1639,28 @@ _cffi_f_reshard_program_begin(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(26), arg0, (char **)&x0);
+      _cffi_type(46), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(26), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(46), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(14), arg1, (char **)&x1);
+      _cffi_type(28), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (reshard_communicator *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(14), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(28), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(8), arg2, (char **)&x2);
+      _cffi_type(22), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (void * const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(8), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(22), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1274,10 +1670,10 @@ _cffi_f_reshard_program_begin(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(39), arg4, (char **)&x4);
+      _cffi_type(59), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (reshard_run_options const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(39), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(59), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1318,19 +1714,19 @@ _cffi_f_reshard_program_cancel(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(26), arg0, (char **)&x0);
+      _cffi_type(46), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(26), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(46), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(18), arg1, (char **)&x1);
+      _cffi_type(12), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(18), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(12), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1371,19 +1767,19 @@ _cffi_f_reshard_program_create(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(46), arg0, (char **)&x0);
+      _cffi_type(66), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program_tables const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(46), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(66), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(47), arg1, (char **)&x1);
+      _cffi_type(67), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (reshard_program * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(47), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(67), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1424,19 +1820,19 @@ _cffi_f_reshard_program_describe(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(42), arg0, (char **)&x0);
+      _cffi_type(62), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(42), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(62), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(43), arg1, (char **)&x1);
+      _cffi_type(63), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (reshard_program_info *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(43), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(63), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1469,10 +1865,10 @@ _cffi_f_reshard_program_destroy(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(26), arg0, (char **)&x0);
+      _cffi_type(46), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(26), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(46), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1515,10 +1911,10 @@ _cffi_f_reshard_program_progress(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(26), arg0, (char **)&x0);
+      _cffi_type(46), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(26), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(46), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1528,10 +1924,10 @@ _cffi_f_reshard_program_progress(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(32), arg2, (char **)&x2);
+      _cffi_type(52), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (reshard_run_stats *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(32), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(52), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1574,7 +1970,7 @@ _cffi_f_reshard_status_name(PyObject *self, PyObject *arg0)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(18));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(12));
   return pyresult;
 }
 #else
@@ -1600,7 +1996,7 @@ _cffi_f_reshard_version(PyObject *self, PyObject *noarg)
 
   (void)self; /* unused */
   (void)noarg; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(18));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(12));
   return pyresult;
 }
 #else
@@ -1709,93 +2105,102 @@ static const struct _cffi_global_s _cffi_globals[] = {
   { "RESHARD_STATUS_SYSTEM", (void *)_cffi_const_RESHARD_STATUS_SYSTEM, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "RESHARD_STATUS_TIMEOUT", (void *)_cffi_const_RESHARD_STATUS_TIMEOUT, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "RESHARD_STATUS_UNSUPPORTED", (void *)_cffi_const_RESHARD_STATUS_UNSUPPORTED, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
-  { "reshard_abi_sizes", (void *)_cffi_f_reshard_abi_sizes, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 53), (void *)_cffi_d_reshard_abi_sizes },
-  { "reshard_communicator_abort", (void *)_cffi_f_reshard_communicator_abort, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 16), (void *)_cffi_d_reshard_communicator_abort },
-  { "reshard_communicator_check_peers", (void *)_cffi_f_reshard_communicator_check_peers, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 13), (void *)_cffi_d_reshard_communicator_check_peers },
-  { "reshard_communicator_connect", (void *)_cffi_f_reshard_communicator_connect, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 20), (void *)_cffi_d_reshard_communicator_connect },
-  { "reshard_communicator_create_shm", (void *)_cffi_f_reshard_communicator_create_shm, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 49), (void *)_cffi_d_reshard_communicator_create_shm },
-  { "reshard_communicator_destroy", (void *)_cffi_f_reshard_communicator_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 61), (void *)_cffi_d_reshard_communicator_destroy },
-  { "reshard_cpu_features", (void *)_cffi_f_reshard_cpu_features, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 3), (void *)_cffi_d_reshard_cpu_features },
-  { "reshard_fingerprint", (void *)_cffi_f_reshard_fingerprint, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 5), (void *)_cffi_d_reshard_fingerprint },
-  { "reshard_last_error", (void *)_cffi_f_reshard_last_error, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 3), (void *)_cffi_d_reshard_last_error },
-  { "reshard_last_error_ranks", (void *)_cffi_f_reshard_last_error_ranks, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 57), (void *)_cffi_d_reshard_last_error_ranks },
-  { "reshard_program_begin", (void *)_cffi_f_reshard_program_begin, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 34), (void *)_cffi_d_reshard_program_begin },
-  { "reshard_program_cancel", (void *)_cffi_f_reshard_program_cancel, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 25), (void *)_cffi_d_reshard_program_cancel },
-  { "reshard_program_create", (void *)_cffi_f_reshard_program_create, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 45), (void *)_cffi_d_reshard_program_create },
-  { "reshard_program_describe", (void *)_cffi_f_reshard_program_describe, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 41), (void *)_cffi_d_reshard_program_describe },
-  { "reshard_program_destroy", (void *)_cffi_f_reshard_program_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 64), (void *)_cffi_d_reshard_program_destroy },
-  { "reshard_program_progress", (void *)_cffi_f_reshard_program_progress, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 29), (void *)_cffi_d_reshard_program_progress },
+  { "reshard_abi_sizes", (void *)_cffi_f_reshard_abi_sizes, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 73), (void *)_cffi_d_reshard_abi_sizes },
+  { "reshard_communicator_abort", (void *)_cffi_f_reshard_communicator_abort, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 30), (void *)_cffi_d_reshard_communicator_abort },
+  { "reshard_communicator_check_peers", (void *)_cffi_f_reshard_communicator_check_peers, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 27), (void *)_cffi_d_reshard_communicator_check_peers },
+  { "reshard_communicator_connect", (void *)_cffi_f_reshard_communicator_connect, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 34), (void *)_cffi_d_reshard_communicator_connect },
+  { "reshard_communicator_create_shm", (void *)_cffi_f_reshard_communicator_create_shm, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 69), (void *)_cffi_d_reshard_communicator_create_shm },
+  { "reshard_communicator_destroy", (void *)_cffi_f_reshard_communicator_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 81), (void *)_cffi_d_reshard_communicator_destroy },
+  { "reshard_cpu_features", (void *)_cffi_f_reshard_cpu_features, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 9), (void *)_cffi_d_reshard_cpu_features },
+  { "reshard_cuda_destroy", (void *)_cffi_f_reshard_cuda_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 84), (void *)_cffi_d_reshard_cuda_destroy },
+  { "reshard_cuda_num_devices", (void *)_cffi_f_reshard_cuda_num_devices, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 39), (void *)_cffi_d_reshard_cuda_num_devices },
+  { "reshard_cuda_open", (void *)_cffi_f_reshard_cuda_open, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 11), (void *)_cffi_d_reshard_cuda_open },
+  { "reshard_cuda_path", (void *)_cffi_f_reshard_cuda_path, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 3), (void *)_cffi_d_reshard_cuda_path },
+  { "reshard_cuda_version", (void *)_cffi_f_reshard_cuda_version, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 39), (void *)_cffi_d_reshard_cuda_version },
+  { "reshard_fingerprint", (void *)_cffi_f_reshard_fingerprint, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 19), (void *)_cffi_d_reshard_fingerprint },
+  { "reshard_last_error", (void *)_cffi_f_reshard_last_error, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 9), (void *)_cffi_d_reshard_last_error },
+  { "reshard_last_error_ranks", (void *)_cffi_f_reshard_last_error_ranks, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 77), (void *)_cffi_d_reshard_last_error_ranks },
+  { "reshard_nccl_destroy", (void *)_cffi_f_reshard_nccl_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 87), (void *)_cffi_d_reshard_nccl_destroy },
+  { "reshard_nccl_open", (void *)_cffi_f_reshard_nccl_open, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 15), (void *)_cffi_d_reshard_nccl_open },
+  { "reshard_nccl_path", (void *)_cffi_f_reshard_nccl_path, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 6), (void *)_cffi_d_reshard_nccl_path },
+  { "reshard_nccl_version", (void *)_cffi_f_reshard_nccl_version, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 42), (void *)_cffi_d_reshard_nccl_version },
+  { "reshard_program_begin", (void *)_cffi_f_reshard_program_begin, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 54), (void *)_cffi_d_reshard_program_begin },
+  { "reshard_program_cancel", (void *)_cffi_f_reshard_program_cancel, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 45), (void *)_cffi_d_reshard_program_cancel },
+  { "reshard_program_create", (void *)_cffi_f_reshard_program_create, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 65), (void *)_cffi_d_reshard_program_create },
+  { "reshard_program_describe", (void *)_cffi_f_reshard_program_describe, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 61), (void *)_cffi_d_reshard_program_describe },
+  { "reshard_program_destroy", (void *)_cffi_f_reshard_program_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 90), (void *)_cffi_d_reshard_program_destroy },
+  { "reshard_program_progress", (void *)_cffi_f_reshard_program_progress, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 49), (void *)_cffi_d_reshard_program_progress },
   { "reshard_status_name", (void *)_cffi_f_reshard_status_name, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 0), (void *)_cffi_d_reshard_status_name },
-  { "reshard_version", (void *)_cffi_f_reshard_version, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 3), (void *)_cffi_d_reshard_version },
+  { "reshard_version", (void *)_cffi_f_reshard_version, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 9), (void *)_cffi_d_reshard_version },
 };
 
 static const struct _cffi_field_s _cffi_fields[] = {
   { "size", offsetof(reshard_program_info, size),
             sizeof(((reshard_program_info *)0)->size),
-            _CFFI_OP(_CFFI_OP_NOOP, 7) },
+            _CFFI_OP(_CFFI_OP_NOOP, 21) },
   { "num_streams", offsetof(reshard_program_info, num_streams),
                    sizeof(((reshard_program_info *)0)->num_streams),
-                   _CFFI_OP(_CFFI_OP_NOOP, 22) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "num_local_streams", offsetof(reshard_program_info, num_local_streams),
                          sizeof(((reshard_program_info *)0)->num_local_streams),
-                         _CFFI_OP(_CFFI_OP_NOOP, 22) },
+                         _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "num_operations", offsetof(reshard_program_info, num_operations),
                       sizeof(((reshard_program_info *)0)->num_operations),
-                      _CFFI_OP(_CFFI_OP_NOOP, 22) },
+                      _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "num_chunks", offsetof(reshard_program_info, num_chunks),
                   sizeof(((reshard_program_info *)0)->num_chunks),
-                  _CFFI_OP(_CFFI_OP_NOOP, 22) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "bytes_to_send", offsetof(reshard_program_info, bytes_to_send),
                      sizeof(((reshard_program_info *)0)->bytes_to_send),
-                     _CFFI_OP(_CFFI_OP_NOOP, 22) },
+                     _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "bytes_to_receive", offsetof(reshard_program_info, bytes_to_receive),
                         sizeof(((reshard_program_info *)0)->bytes_to_receive),
-                        _CFFI_OP(_CFFI_OP_NOOP, 22) },
+                        _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "bytes_local", offsetof(reshard_program_info, bytes_local),
                    sizeof(((reshard_program_info *)0)->bytes_local),
-                   _CFFI_OP(_CFFI_OP_NOOP, 22) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "size", offsetof(reshard_program_tables, size),
             sizeof(((reshard_program_tables *)0)->size),
-            _CFFI_OP(_CFFI_OP_NOOP, 7) },
+            _CFFI_OP(_CFFI_OP_NOOP, 21) },
   { "streams", offsetof(reshard_program_tables, streams),
                sizeof(((reshard_program_tables *)0)->streams),
-               _CFFI_OP(_CFFI_OP_NOOP, 6) },
+               _CFFI_OP(_CFFI_OP_NOOP, 20) },
   { "streams_length", offsetof(reshard_program_tables, streams_length),
                       sizeof(((reshard_program_tables *)0)->streams_length),
-                      _CFFI_OP(_CFFI_OP_NOOP, 7) },
+                      _CFFI_OP(_CFFI_OP_NOOP, 21) },
   { "operations", offsetof(reshard_program_tables, operations),
                   sizeof(((reshard_program_tables *)0)->operations),
-                  _CFFI_OP(_CFFI_OP_NOOP, 6) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 20) },
   { "operations_length", offsetof(reshard_program_tables, operations_length),
                          sizeof(((reshard_program_tables *)0)->operations_length),
-                         _CFFI_OP(_CFFI_OP_NOOP, 7) },
+                         _CFFI_OP(_CFFI_OP_NOOP, 21) },
   { "zeros", offsetof(reshard_program_tables, zeros),
              sizeof(((reshard_program_tables *)0)->zeros),
-             _CFFI_OP(_CFFI_OP_NOOP, 6) },
+             _CFFI_OP(_CFFI_OP_NOOP, 20) },
   { "zeros_length", offsetof(reshard_program_tables, zeros_length),
                     sizeof(((reshard_program_tables *)0)->zeros_length),
-                    _CFFI_OP(_CFFI_OP_NOOP, 7) },
+                    _CFFI_OP(_CFFI_OP_NOOP, 21) },
   { "extents", offsetof(reshard_program_tables, extents),
                sizeof(((reshard_program_tables *)0)->extents),
-               _CFFI_OP(_CFFI_OP_NOOP, 6) },
+               _CFFI_OP(_CFFI_OP_NOOP, 20) },
   { "extents_length", offsetof(reshard_program_tables, extents_length),
                       sizeof(((reshard_program_tables *)0)->extents_length),
-                      _CFFI_OP(_CFFI_OP_NOOP, 7) },
+                      _CFFI_OP(_CFFI_OP_NOOP, 21) },
   { "num_buffers", offsetof(reshard_program_tables, num_buffers),
                    sizeof(((reshard_program_tables *)0)->num_buffers),
-                   _CFFI_OP(_CFFI_OP_NOOP, 22) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "chunk_bytes", offsetof(reshard_program_tables, chunk_bytes),
                    sizeof(((reshard_program_tables *)0)->chunk_bytes),
-                   _CFFI_OP(_CFFI_OP_NOOP, 22) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "size", offsetof(reshard_run_options, size),
             sizeof(((reshard_run_options *)0)->size),
-            _CFFI_OP(_CFFI_OP_NOOP, 7) },
+            _CFFI_OP(_CFFI_OP_NOOP, 21) },
   { "run_id", offsetof(reshard_run_options, run_id),
               sizeof(((reshard_run_options *)0)->run_id),
-              _CFFI_OP(_CFFI_OP_NOOP, 7) },
+              _CFFI_OP(_CFFI_OP_NOOP, 21) },
   { "timeout_ns", offsetof(reshard_run_options, timeout_ns),
                   sizeof(((reshard_run_options *)0)->timeout_ns),
-                  _CFFI_OP(_CFFI_OP_NOOP, 22) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "num_threads", offsetof(reshard_run_options, num_threads),
                    sizeof(((reshard_run_options *)0)->num_threads),
                    _CFFI_OP(_CFFI_OP_NOOP, 1) },
@@ -1804,46 +2209,46 @@ static const struct _cffi_field_s _cffi_fields[] = {
                 _CFFI_OP(_CFFI_OP_NOOP, 1) },
   { "size", offsetof(reshard_run_stats, size),
             sizeof(((reshard_run_stats *)0)->size),
-            _CFFI_OP(_CFFI_OP_NOOP, 7) },
+            _CFFI_OP(_CFFI_OP_NOOP, 21) },
   { "bytes_sent", offsetof(reshard_run_stats, bytes_sent),
                   sizeof(((reshard_run_stats *)0)->bytes_sent),
-                  _CFFI_OP(_CFFI_OP_NOOP, 22) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "bytes_received", offsetof(reshard_run_stats, bytes_received),
                       sizeof(((reshard_run_stats *)0)->bytes_received),
-                      _CFFI_OP(_CFFI_OP_NOOP, 22) },
+                      _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "bytes_local", offsetof(reshard_run_stats, bytes_local),
                    sizeof(((reshard_run_stats *)0)->bytes_local),
-                   _CFFI_OP(_CFFI_OP_NOOP, 22) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "chunks", offsetof(reshard_run_stats, chunks),
               sizeof(((reshard_run_stats *)0)->chunks),
-              _CFFI_OP(_CFFI_OP_NOOP, 22) },
+              _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "ns_pack", offsetof(reshard_run_stats, ns_pack),
                sizeof(((reshard_run_stats *)0)->ns_pack),
-               _CFFI_OP(_CFFI_OP_NOOP, 22) },
+               _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "ns_unpack", offsetof(reshard_run_stats, ns_unpack),
                  sizeof(((reshard_run_stats *)0)->ns_unpack),
-                 _CFFI_OP(_CFFI_OP_NOOP, 22) },
+                 _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "ns_wait", offsetof(reshard_run_stats, ns_wait),
                sizeof(((reshard_run_stats *)0)->ns_wait),
-               _CFFI_OP(_CFFI_OP_NOOP, 22) },
+               _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "ns_total", offsetof(reshard_run_stats, ns_total),
                 sizeof(((reshard_run_stats *)0)->ns_total),
-                _CFFI_OP(_CFFI_OP_NOOP, 22) },
+                _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "peak_staging_bytes", offsetof(reshard_run_stats, peak_staging_bytes),
                           sizeof(((reshard_run_stats *)0)->peak_staging_bytes),
-                          _CFFI_OP(_CFFI_OP_NOOP, 22) },
+                          _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "size", offsetof(reshard_shm_options, size),
             sizeof(((reshard_shm_options *)0)->size),
-            _CFFI_OP(_CFFI_OP_NOOP, 7) },
+            _CFFI_OP(_CFFI_OP_NOOP, 21) },
   { "session_key", offsetof(reshard_shm_options, session_key),
                    sizeof(((reshard_shm_options *)0)->session_key),
-                   _CFFI_OP(_CFFI_OP_NOOP, 18) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 12) },
   { "token", offsetof(reshard_shm_options, token),
              sizeof(((reshard_shm_options *)0)->token),
-             _CFFI_OP(_CFFI_OP_NOOP, 18) },
+             _CFFI_OP(_CFFI_OP_NOOP, 12) },
   { "token_length", offsetof(reshard_shm_options, token_length),
                     sizeof(((reshard_shm_options *)0)->token_length),
-                    _CFFI_OP(_CFFI_OP_NOOP, 7) },
+                    _CFFI_OP(_CFFI_OP_NOOP, 21) },
   { "process", offsetof(reshard_shm_options, process),
                sizeof(((reshard_shm_options *)0)->process),
                _CFFI_OP(_CFFI_OP_NOOP, 1) },
@@ -1852,25 +2257,25 @@ static const struct _cffi_field_s _cffi_fields[] = {
                      _CFFI_OP(_CFFI_OP_NOOP, 1) },
   { "rank_to_process", offsetof(reshard_shm_options, rank_to_process),
                        sizeof(((reshard_shm_options *)0)->rank_to_process),
-                       _CFFI_OP(_CFFI_OP_NOOP, 69) },
+                       _CFFI_OP(_CFFI_OP_NOOP, 95) },
   { "num_ranks", offsetof(reshard_shm_options, num_ranks),
                  sizeof(((reshard_shm_options *)0)->num_ranks),
-                 _CFFI_OP(_CFFI_OP_NOOP, 7) },
+                 _CFFI_OP(_CFFI_OP_NOOP, 21) },
   { "send_peers", offsetof(reshard_shm_options, send_peers),
                   sizeof(((reshard_shm_options *)0)->send_peers),
-                  _CFFI_OP(_CFFI_OP_NOOP, 69) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 95) },
   { "num_send_peers", offsetof(reshard_shm_options, num_send_peers),
                       sizeof(((reshard_shm_options *)0)->num_send_peers),
-                      _CFFI_OP(_CFFI_OP_NOOP, 7) },
+                      _CFFI_OP(_CFFI_OP_NOOP, 21) },
   { "receive_peers", offsetof(reshard_shm_options, receive_peers),
                      sizeof(((reshard_shm_options *)0)->receive_peers),
-                     _CFFI_OP(_CFFI_OP_NOOP, 69) },
+                     _CFFI_OP(_CFFI_OP_NOOP, 95) },
   { "num_receive_peers", offsetof(reshard_shm_options, num_receive_peers),
                          sizeof(((reshard_shm_options *)0)->num_receive_peers),
-                         _CFFI_OP(_CFFI_OP_NOOP, 7) },
+                         _CFFI_OP(_CFFI_OP_NOOP, 21) },
   { "slot_bytes", offsetof(reshard_shm_options, slot_bytes),
                   sizeof(((reshard_shm_options *)0)->slot_bytes),
-                  _CFFI_OP(_CFFI_OP_NOOP, 22) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "slots_per_ring", offsetof(reshard_shm_options, slots_per_ring),
                       sizeof(((reshard_shm_options *)0)->slots_per_ring),
                       _CFFI_OP(_CFFI_OP_NOOP, 1) },
@@ -1880,37 +2285,43 @@ static const struct _cffi_field_s _cffi_fields[] = {
 };
 
 static const struct _cffi_struct_union_s _cffi_struct_unions[] = {
-  { "reshard_communicator", 70, _CFFI_F_OPAQUE,
+  { "reshard_communicator", 96, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "reshard_program", 71, _CFFI_F_OPAQUE,
+  { "reshard_cuda", 97, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "reshard_program_info", 72, _CFFI_F_CHECK_FIELDS,
+  { "reshard_nccl", 98, _CFFI_F_OPAQUE,
+    (size_t)-1, -1, -1, 0 /* opaque */ },
+  { "reshard_program", 99, _CFFI_F_OPAQUE,
+    (size_t)-1, -1, -1, 0 /* opaque */ },
+  { "reshard_program_info", 100, _CFFI_F_CHECK_FIELDS,
     sizeof(reshard_program_info), offsetof(struct _cffi_align__reshard_program_info, y), 0, 8 },
-  { "reshard_program_tables", 73, _CFFI_F_CHECK_FIELDS,
+  { "reshard_program_tables", 101, _CFFI_F_CHECK_FIELDS,
     sizeof(reshard_program_tables), offsetof(struct _cffi_align__reshard_program_tables, y), 8, 11 },
-  { "reshard_run_options", 74, _CFFI_F_CHECK_FIELDS,
+  { "reshard_run_options", 102, _CFFI_F_CHECK_FIELDS,
     sizeof(reshard_run_options), offsetof(struct _cffi_align__reshard_run_options, y), 19, 5 },
-  { "reshard_run_stats", 75, _CFFI_F_CHECK_FIELDS,
+  { "reshard_run_stats", 103, _CFFI_F_CHECK_FIELDS,
     sizeof(reshard_run_stats), offsetof(struct _cffi_align__reshard_run_stats, y), 24, 10 },
-  { "reshard_shm_options", 76, _CFFI_F_CHECK_FIELDS,
+  { "reshard_shm_options", 104, _CFFI_F_CHECK_FIELDS,
     sizeof(reshard_shm_options), offsetof(struct _cffi_align__reshard_shm_options, y), 34, 15 },
 };
 
 static const struct _cffi_enum_s _cffi_enums[] = {
-  { "$1", 68, _cffi_prim_int(4, 0),
+  { "$1", 94, _cffi_prim_int(4, 0),
     "RESHARD_STATUS_OK,RESHARD_STATUS_INVALID_ARGUMENT,RESHARD_STATUS_UNSUPPORTED,RESHARD_STATUS_OUT_OF_MEMORY,"
     "RESHARD_STATUS_SYSTEM,RESHARD_STATUS_TIMEOUT,RESHARD_STATUS_PEER_LOST,RESHARD_STATUS_ABORTED,RESHARD_STATUS_PROTOCOL,"
     "RESHARD_STATUS_INVALID_STATE,RESHARD_STATUS_IN_PROGRESS,RESHARD_STATUS_INTERNAL" },
 };
 
 static const struct _cffi_typename_s _cffi_typenames[] = {
-  { "reshard_communicator", 70 },
-  { "reshard_program", 71 },
-  { "reshard_program_info", 72 },
-  { "reshard_program_tables", 73 },
-  { "reshard_run_options", 74 },
-  { "reshard_run_stats", 75 },
-  { "reshard_shm_options", 76 },
+  { "reshard_communicator", 96 },
+  { "reshard_cuda", 97 },
+  { "reshard_nccl", 98 },
+  { "reshard_program", 99 },
+  { "reshard_program_info", 100 },
+  { "reshard_program_tables", 101 },
+  { "reshard_run_options", 102 },
+  { "reshard_run_stats", 103 },
+  { "reshard_shm_options", 104 },
   { "reshard_status", 1 },
 };
 
@@ -1921,12 +2332,12 @@ static const struct _cffi_type_context_s _cffi_type_context = {
   _cffi_struct_unions,
   _cffi_enums,
   _cffi_typenames,
-  30,  /* num_globals */
-  7,  /* num_struct_unions */
+  39,  /* num_globals */
+  9,  /* num_struct_unions */
   1,  /* num_enums */
-  8,  /* num_typenames */
+  10,  /* num_typenames */
   NULL,  /* no includes */
-  79,  /* num_types */
+  107,  /* num_types */
   0,  /* flags */
 };
 

@@ -10,11 +10,13 @@
 
 #include "communicator.h"
 #include "cpu_features.h"
+#include "cuda_driver.h"
 #include "executor.h"
 #include "fingerprint_table.h"
 #include "program_table.h"
 #include "reshard/reshard.h"
 #include "status.h"
+#include "transport/nccl/nccl_api.h"
 #include "transport/shm/shm_transport.h"
 
 #ifndef RESHARD_VERSION
@@ -27,6 +29,14 @@ struct reshard_program {
 
   const reshard::Program program;
   reshard::Executor executor;
+};
+
+struct reshard_nccl {
+  reshard::NcclApi api;
+};
+
+struct reshard_cuda {
+  reshard::CudaDriver driver;
 };
 
 struct reshard_communicator {
@@ -157,6 +167,40 @@ size_t reshard_abi_sizes(size_t* sizes, size_t count) {
   if (sizes != nullptr) std::copy_n(kSizes, std::min(count, kCount), sizes);
   return kCount;
 }
+
+reshard_status reshard_nccl_open(const char* name, reshard_nccl** nccl) {
+  return guarded([&] {
+    require(name, "name");
+    require(nccl, "nccl");
+    *nccl = nullptr;
+    *nccl = new reshard_nccl{reshard::NcclApi(name)};
+    return RESHARD_STATUS_OK;
+  });
+}
+
+void reshard_nccl_destroy(reshard_nccl* nccl) { delete nccl; }
+
+int32_t reshard_nccl_version(const reshard_nccl* nccl) { return nccl->api.version(); }
+
+const char* reshard_nccl_path(const reshard_nccl* nccl) { return nccl->api.path().c_str(); }
+
+reshard_status reshard_cuda_open(const char* name, reshard_cuda** cuda) {
+  return guarded([&] {
+    require(name, "name");
+    require(cuda, "cuda");
+    *cuda = nullptr;
+    *cuda = new reshard_cuda{reshard::CudaDriver(name)};
+    return RESHARD_STATUS_OK;
+  });
+}
+
+void reshard_cuda_destroy(reshard_cuda* cuda) { delete cuda; }
+
+int32_t reshard_cuda_version(const reshard_cuda* cuda) { return cuda->driver.version(); }
+
+int32_t reshard_cuda_num_devices(const reshard_cuda* cuda) { return cuda->driver.num_devices(); }
+
+const char* reshard_cuda_path(const reshard_cuda* cuda) { return cuda->driver.path().c_str(); }
 
 reshard_status reshard_program_create(const reshard_program_tables* tables,
                                       reshard_program** program) {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes.util
 import importlib.metadata
 import importlib.util
 import os
@@ -15,19 +14,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from reshard.errors import NativeLibraryError
+from reshard.errors import NativeLibraryError, UnsupportedError
+from reshard.nccl_copies import NcclCopy, find_nccl, loaded_files, nccl_version_text
 from reshard.network_cards import find_cards
-from reshard.plan_text import format_bytes
+from reshard.plan_text import counted, format_bytes
 from reshard.versions import library_version
 
 __all__ = ["Check", "checks"]
 
 _PACKAGES: Final = ("cffi", "msgspec", "pyzmq", "rich", "numpy", "ml_dtypes", "torch", "jax")
 _NEEDED: Final = frozenset({"cffi", "msgspec", "pyzmq"})
-_LIBRARIES: Final = (
-    ("libnccl.so.2", "nvidia/nccl/lib", ("nvidia-nccl-cu12", "nvidia-nccl-cu13")),
-    ("libcuda.so.1", "", ()),
-)
+_ORIGINS: Final = {
+    "named": "named by RESHARD_NCCL_LIBRARY",
+    "loaded": "loaded in this process",
+    "wheel": "of an installed wheel",
+    "system": "of the system",
+}
 _SHARED_MEMORY: Final = Path("/dev/shm")
 _PROBE_BYTES: Final = 1 << 20
 
@@ -59,7 +61,7 @@ def checks() -> list[Check]:
         *_python(),
         *native,
         *map(_package, _PACKAGES),
-        *_libraries(),
+        *_libraries(is_loaded),
         *shared,
         *_usable(is_loaded, has_shared_memory),
     ]
@@ -85,7 +87,8 @@ def _native() -> Iterator[Check]:
         return
     found = _native.show_versions()
     native_version = found["native version"]
-    yield Check("reshard", "native library", _loaded_file("libreshard") or "no file of its own")
+    file = next(iter(loaded_files("libreshard")), "no file of its own")
+    yield Check("reshard", "native library", file)
     if native_version == version or version == "not installed":
         yield Check("reshard", "native version", native_version)
     else:
@@ -97,16 +100,6 @@ def _native() -> Iterator[Check]:
         other = "binding and library are of different builds: install reshard anew"
         yield Check("reshard", "native structs", other, "error")
     yield Check("reshard", "cpu features", found["cpu features"])
-
-
-def _loaded_file(stem: str) -> str | None:
-    """Returns which file a library of this process is from."""
-    try:
-        lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return None  # only Linux says
-    paths = [line.split(maxsplit=5)[5] for line in lines if line.count("/")]
-    return next((path for path in paths if Path(path).name.startswith(stem)), None)
 
 
 def _package(name: str) -> Check:
@@ -122,39 +115,40 @@ def _package(name: str) -> Check:
     return Check("packages", name, f"{version}, but {module} cannot be found", "missing")
 
 
-def _libraries() -> Iterator[Check]:
-    for name, folder, wheels in _LIBRARIES:
-        for wheel in wheels:
-            try:
-                version = importlib.metadata.version(wheel)
-            except importlib.metadata.PackageNotFoundError:
-                continue
-            yield Check("libraries", wheel, version)
-        found = _in_wheels(name, folder) or _in_loader_path(name)
-        yield Check(
-            "libraries", name, found or "found nowhere", "ok" if found is not None else "missing"
-        )
+def _libraries(is_loaded: bool) -> Iterator[Check]:
+    copies = find_nccl()
+    if not copies:
+        yield Check("libraries", "libnccl.so.2", "found nowhere", "missing")
+    for number, copy in enumerate(copies):
+        name = "libnccl.so.2" if number == 0 else f"libnccl.so.2 ({number + 1})"
+        if is_loaded:
+            yield _nccl(name, copy)
+        else:
+            yield Check("libraries", name, f"{copy.path}, {_ORIGINS[copy.origin]}", "missing")
+    yield _cuda() if is_loaded else Check("libraries", "libcuda.so.1", "not looked for", "missing")
 
 
-def _in_wheels(name: str, folder: str) -> str | None:
-    if not folder:
-        return None
-    for place in sys.path:
-        path = Path(place or ".") / folder / name
-        if path.is_file():
-            return str(path)
-    return None
+def _nccl(name: str, copy: NcclCopy) -> Check:
+    from reshard._native_libraries import open_nccl
+
+    try:
+        opened = open_nccl(copy.path)
+    except UnsupportedError as error:
+        return Check("libraries", name, f"{error} It is {_ORIGINS[copy.origin]}.", "missing")
+    value = f"{nccl_version_text(opened.version)} in {opened.path}, {_ORIGINS[copy.origin]}"
+    return Check("libraries", name, value)
 
 
-def _in_loader_path(name: str) -> str | None:
-    """Returns what the loader would take, by its own search path and its cache."""
-    for place in filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")):
-        path = Path(place) / name
-        if path.is_file():
-            return str(path)
-    short = name.removeprefix("lib").partition(".so")[0]
-    found = ctypes.util.find_library(short)
-    return f"{found} of the system" if found == name else None
+def _cuda() -> Check:
+    from reshard._native_libraries import open_cuda
+
+    try:
+        driver = open_cuda()
+    except UnsupportedError as error:
+        return Check("libraries", "libcuda.so.1", str(error), "missing")
+    version = f"{driver.version // 1000}.{driver.version % 1000 // 10}"
+    value = f"CUDA {version}, {counted(driver.num_devices, 'GPU')}, in {driver.path}"
+    return Check("libraries", "libcuda.so.1", value, "ok" if driver.num_devices else "missing")
 
 
 def _machine() -> Iterator[Check]:

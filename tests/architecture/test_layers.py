@@ -34,8 +34,9 @@ LAYERS = {
         "page", "page.figures", "page.html", "page.name_groups", "page.page_data", "page.streams",
     },
     "memory and border": {
-        "buffers", "overlap", "_native", "_native_bindings", "fingerprint", "program_table",
-        "verification", "local_program", "environment", "versions", "exclusive", "run_stats",
+        "buffers", "overlap", "_native", "_native_bindings", "_native_border", "_native_libraries",
+        "fingerprint", "program_table", "nccl_copies", "verification", "local_program",
+        "environment", "versions", "exclusive", "run_stats",
     },
     "control": {
         "addresses", "token_keys", "control_messages", "error_report", "group", "registry",

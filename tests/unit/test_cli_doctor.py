@@ -7,9 +7,11 @@ import sys
 
 import pytest
 from helpers.command_line import call
+from helpers.library_doubles import nccl_double
 
 from reshard.cli import machine_checks
 from reshard.cli.machine_checks import Check
+from reshard.nccl_copies import NcclCopy
 
 
 def test_sections_and_verdict(capsys):
@@ -42,8 +44,9 @@ def test_a_native_library_that_cannot_be_loaded_is_a_failure(capsys, monkeypatch
 
 
 def test_the_missing_native_library_is_told_from_the_import(monkeypatch):
-    monkeypatch.delitem(sys.modules, "reshard._native", raising=False)
-    monkeypatch.delattr("reshard._native", raising=False)
+    for name in ("_native", "_native_border"):
+        monkeypatch.delitem(sys.modules, f"reshard.{name}", raising=False)
+        monkeypatch.delattr(f"reshard.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "reshard._native_bindings", None)
     monkeypatch.setattr(machine_checks.importlib.util, "find_spec", lambda name: None)
     (check,) = [each for each in machine_checks._native() if each.name == "native library"]
@@ -68,19 +71,27 @@ def test_a_library_of_another_version_is_a_failure(capsys, monkeypatch):
 def test_the_file_of_the_native_library_is_named(capsys):
     checks = {check["name"]: check for check in call(capsys, "doctor", "--json").document["checks"]}
     assert "libreshard" in checks["native library"]["value"]
-    assert machine_checks._loaded_file("libnonesuch") is None
 
 
-def test_libraries_are_found_in_wheels_and_on_the_path(tmp_path, monkeypatch):
-    folder = tmp_path / "nvidia" / "nccl" / "lib"
-    folder.mkdir(parents=True)
-    (folder / "libnccl.so.2").write_bytes(b"")
-    (tmp_path / "libcuda.so.1").write_bytes(b"")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    found = {check.name: check for check in machine_checks._libraries()}
-    assert found["libnccl.so.2"].value == str(folder / "libnccl.so.2")
-    assert found["libcuda.so.1"].value == str(tmp_path / "libcuda.so.1")
+def test_copies_of_nccl_are_told_with_their_versions(tmp_path, monkeypatch):
+    good = nccl_double(tmp_path / "good", "NCCL_DOUBLE_VERSION=22705")
+    old = nccl_double(tmp_path / "old", "NCCL_DOUBLE_VERSION=21000")
+    copies = [NcclCopy(str(good), "wheel"), NcclCopy(str(old), "system")]
+    monkeypatch.setattr(machine_checks, "find_nccl", lambda: copies)
+    found = {check.name: check for check in machine_checks._libraries(True)}
+    first, second = found["libnccl.so.2"], found["libnccl.so.2 (2)"]
+    assert (first.status, first.value) == ("ok", f"2.27.5 in {good}, of an installed wheel")
+    assert second.status == "missing"
+    assert "is NCCL 2.10.0, but 2.18.0 or newer is needed" in second.value
+    assert second.value.endswith("It is of the system.")
+
+
+def test_without_the_native_library_nothing_is_opened(monkeypatch):
+    copies = [NcclCopy("/nowhere/libnccl.so.2", "named")]
+    monkeypatch.setattr(machine_checks, "find_nccl", lambda: copies)
+    found = {check.name: check for check in machine_checks._libraries(False)}
+    assert found["libnccl.so.2"].value == "/nowhere/libnccl.so.2, named by RESHARD_NCCL_LIBRARY"
+    assert {check.status for check in found.values()} == {"missing"}
 
 
 def test_shared_memory_that_does_not_work(monkeypatch, tmp_path):

@@ -70,6 +70,46 @@ RESHARD_API const char* reshard_cpu_features(void);
  * places of `sizes` and returns how many structs there are. For checking bindings. */
 RESHARD_API size_t reshard_abi_sizes(size_t* sizes, size_t count);
 
+/* ---- libraries of NVIDIA --------------------------------------------------------------------- */
+
+/* One copy of NCCL. All ranks of an NCCL communicator must run the same version, and a process can
+ * have several copies open, so it says which one it means. */
+typedef struct reshard_nccl reshard_nccl;
+
+/* The CUDA driver of this machine. */
+typedef struct reshard_cuda reshard_cuda;
+
+/* Opens a copy of NCCL by the path of its file, or by its name ("libnccl.so.2") what the process
+ * has open already or the loader finds. The file stays open until the process ends.
+ * Errors: INVALID_ARGUMENT; UNSUPPORTED saying what is missing: the file, a function, or a version
+ * that is new enough. */
+RESHARD_API reshard_status reshard_nccl_open(const char* name, reshard_nccl** nccl);
+
+/* Frees a handle; NULL is allowed. */
+RESHARD_API void reshard_nccl_destroy(reshard_nccl* nccl);
+
+/* 23203 for NCCL 2.32.3. Any thread. */
+RESHARD_API int32_t reshard_nccl_version(const reshard_nccl* nccl);
+
+/* The file that is open; lives as long as the handle. Any thread. */
+RESHARD_API const char* reshard_nccl_path(const reshard_nccl* nccl);
+
+/* Opens the CUDA driver by path or name ("libcuda.so.1") and initialises it; makes no context.
+ * Errors: INVALID_ARGUMENT; UNSUPPORTED saying what is missing or what the driver says. */
+RESHARD_API reshard_status reshard_cuda_open(const char* name, reshard_cuda** cuda);
+
+/* Frees a handle; NULL is allowed. */
+RESHARD_API void reshard_cuda_destroy(reshard_cuda* cuda);
+
+/* The newest CUDA that the driver supports: 12080 for 12.8. Any thread. */
+RESHARD_API int32_t reshard_cuda_version(const reshard_cuda* cuda);
+
+/* GPUs that this process may use. Any thread. */
+RESHARD_API int32_t reshard_cuda_num_devices(const reshard_cuda* cuda);
+
+/* As reshard_nccl_path. */
+RESHARD_API const char* reshard_cuda_path(const reshard_cuda* cuda);
+
 /* ---- program --------------------------------------------------------------------------------- */
 
 /* What one process sends, receives and zero-fills in a run. Immutable after creation, except that

@@ -1,0 +1,25 @@
+#include "shared_library.h"
+
+#include <dlfcn.h>
+#include <link.h>
+
+#include "status.h"
+
+namespace reshard {
+
+SharedLibrary::SharedLibrary(const std::string& name)
+    : handle_(dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)) {
+  if (handle_ == nullptr) {
+    const char* reason = dlerror();
+    throw Error(StatusCode::kUnsupported,
+                text(name, " cannot be loaded: ", reason == nullptr ? "no reason given" : reason));
+  }
+  link_map* map = nullptr;
+  const bool has_path = dlinfo(handle_, RTLD_DI_LINKMAP, &map) == 0 && map != nullptr &&
+                        map->l_name != nullptr && map->l_name[0] != '\0';
+  path_ = has_path ? map->l_name : name;
+}
+
+void* SharedLibrary::find(const char* symbol) const { return dlsym(handle_, symbol); }
+
+}  // namespace reshard

@@ -1,0 +1,31 @@
+// A library that is opened at run time and stays open until the process ends.
+//
+// NCCL and CUDA run threads of their own, so they are never unloaded. Nothing of them is linked:
+// this library loads and works without either.
+#ifndef RESHARD_NATIVE_SRC_SHARED_LIBRARY_H_
+#define RESHARD_NATIVE_SRC_SHARED_LIBRARY_H_
+
+#include <string>
+
+namespace reshard {
+
+class SharedLibrary {
+ public:
+  // Opens a file by its path, or by its name what the process has open already or the loader finds.
+  // Throws kUnsupported with the loader's words.
+  explicit SharedLibrary(const std::string& name);
+
+  // The file that is open.
+  const std::string& path() const { return path_; }
+
+  // The address of a symbol; null if there is none.
+  void* find(const char* symbol) const;
+
+ private:
+  void* handle_;
+  std::string path_;
+};
+
+}  // namespace reshard
+
+#endif  // RESHARD_NATIVE_SRC_SHARED_LIBRARY_H_

@@ -1,0 +1,93 @@
+// The entry points of one copy of NCCL.
+//
+// A process can have several copies open (torch's, JAX's, one of its own); all ranks of a
+// communicator must run the same version, so a communicator names the copy that it is made with.
+#ifndef RESHARD_NATIVE_SRC_TRANSPORT_NCCL_NCCL_API_H_
+#define RESHARD_NATIVE_SRC_TRANSPORT_NCCL_NCCL_API_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "shared_library.h"
+
+namespace reshard {
+
+// Names and layouts of nccl.h, as far as they are used here. Source: NCCL 2.18 to 2.32, nccl.h.
+using NcclComm = struct NcclOpaqueComm*;
+
+struct NcclUniqueId {
+  char internal[128];
+};
+
+enum NcclResult : int {
+  kNcclSuccess = 0,
+  kNcclInProgress = 7,
+};
+
+enum NcclDataType : int {
+  kNcclUint8 = 1,
+};
+
+// The part of ncclConfig_t that NCCL 2.18 and all later versions have; they read `size` bytes.
+struct NcclConfig {
+  std::size_t size;
+  unsigned int magic;
+  unsigned int version;
+  int blocking;
+  int cga_cluster_size;
+  int min_ctas;
+  int max_ctas;
+  const char* net_name;
+  int split_share;
+};
+static_assert(sizeof(NcclConfig) == 48 && offsetof(NcclConfig, net_name) == 32 &&
+              offsetof(NcclConfig, split_share) == 40);
+
+constexpr int kMinNcclVersion = 21800;
+
+using NcclStream = struct CudaOpaqueStream*;
+
+// All of them are there: opening fails otherwise.
+struct NcclFunctions {
+  int (*GetVersion)(int* version);
+  const char* (*GetErrorString)(int result);
+  const char* (*GetLastError)(NcclComm comm);
+  int (*GetUniqueId)(NcclUniqueId* id);
+  int (*CommInitRankConfig)(NcclComm* comm, int num_ranks, NcclUniqueId id, int rank,
+                            NcclConfig* config);
+  int (*CommSplit)(NcclComm comm, int color, int key, NcclComm* out, NcclConfig* config);
+  int (*CommFinalize)(NcclComm comm);
+  int (*CommDestroy)(NcclComm comm);
+  int (*CommAbort)(NcclComm comm);
+  int (*CommGetAsyncError)(NcclComm comm, int* result);
+  int (*GroupStart)();
+  int (*GroupEnd)();
+  int (*Send)(const void* buffer, std::size_t count, int type, int peer, NcclComm comm,
+              NcclStream stream);
+  int (*Recv)(void* buffer, std::size_t count, int type, int peer, NcclComm comm,
+              NcclStream stream);
+};
+
+class NcclApi {
+ public:
+  // Opens a file by its path or its name. Throws kUnsupported, saying what is missing: the file, a
+  // function, or a version that is new enough.
+  explicit NcclApi(const std::string& name);
+
+  const std::string& path() const { return library_.path(); }
+  int version() const { return version_; }
+  const NcclFunctions& functions() const { return functions_; }
+
+ private:
+  SharedLibrary library_;
+  NcclFunctions functions_{};
+  int version_ = 0;
+};
+
+// "2.32.3" for 23203.
+std::string nccl_version_text(int version);
+
+}  // namespace reshard
+
+#endif  // RESHARD_NATIVE_SRC_TRANSPORT_NCCL_NCCL_API_H_
