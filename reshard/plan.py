@@ -14,7 +14,8 @@ from functools import cached_property
 
 from reshard.cluster_view import ClusterView, make_view
 from reshard.errors import PlanError
-from reshard.lint import Finding, lint
+from reshard.finding import Finding
+from reshard.lint import lint
 from reshard.loads import Loads, find_loads
 from reshard.matching import Casts, TensorPair, match
 from reshard.plan_summary import plan_to_json
