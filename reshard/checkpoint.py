@@ -163,6 +163,12 @@ def _make_model(
     layers = {name: layer_of_name(name) for name in entries}
     numbered = [layer for layer in layers.values() if isinstance(layer, int)]
     num_layers = _count(text.get("num_hidden_layers")) or 1 + max(numbered, default=-1)
+    in_files = len(set(numbered))
+    if numbered and in_files < num_layers:
+        notes.append(
+            f"{_CONFIG} says {num_layers} layers, but parameters are there of {in_files} only: "
+            "some may be missing"
+        )
     num_kv_heads = _count(text.get("num_key_value_heads"))
     if num_kv_heads is None and any(rule_of_name(name) == "kv" for name in entries):
         notes.append("the number of kv heads is unknown; k and v are cut as columns")

@@ -10,7 +10,7 @@ from reshard.errors import PlanError
 from reshard.floor import Floor, find_floor
 from reshard.loads import Loads, find_loads
 from reshard.planner import Planner
-from reshard.rounds import Pace, agreed, pace_of
+from reshard.rounds import Pace, pace_of_all
 from reshard.spans import Spans
 from reshard.timing import Platform, Prediction, busiest_link, predict, predict_gather_and_broadcast
 from reshard.topology import Topology
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from reshard.plan import Plan
 
 __all__ = ["ClusterView", "make_view"]
+
+_MANY_RANKS = 64
+_NUM_BETWEEN = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,7 @@ class ClusterView:
         floor: the limit of all plans between the same layouts.
         busy_seconds: how long the busiest link is busy, at the rates of the topology.
         busiest: which link that is.
-        pace: rounds of the schedule, from the busiest rank of each layout.
+        pace: rounds of the schedule, of all ranks up to 64, else of some.
         num_hops: how often a byte moves, at most.
         prediction: of this plan.
         direct: of the plan in which holders serve every rank themselves.
@@ -120,17 +123,23 @@ def _nbytes(plan: Plan) -> int:
 
 
 def _schedule_of(plan: Plan, planner: Planner, loads: Loads) -> tuple[Pace, int]:
-    """Returns the pace and the messages per round, from the busiest rank of each layout.
+    """Returns the pace and the messages per round.
 
-    At run time all ranks agree on the pace; here a few have to speak for the others.
+    At run time all ranks agree on the pace; of many ranks a few have to speak for the others here.
     """
+    plans = [planner.plan_rank(rank) for rank in _speakers(planner, loads)]
+    pace = pace_of_all(plans, Spans(planner.kinds), plan.staging_bytes)
+    return pace, max([len(each.messages) for each in plans])
+
+
+def _speakers(planner: Planner, loads: Loads) -> list[int]:
+    """Returns all ranks if they are few; else the busiest of each layout, and some in between."""
+    if len(loads.ranks) <= _MANY_RANKS:
+        return list(loads.ranks)
     busy = dict(
         zip(loads.ranks, map(sum, zip(loads.sent, loads.received, strict=True)), strict=True)
     )
     sides = {kind.src_ranks for kind in planner.kinds} | {kind.dst_ranks for kind in planner.kinds}
-    ranks = {plan.dst_ranks[0], plan.dst_ranks[-1]}
-    ranks.update([max(side, key=busy.__getitem__) for side in sides])
-    spans = Spans(planner.kinds)
-    plans = [planner.plan_rank(rank) for rank in sorted(ranks)]
-    pace = agreed([pace_of(each, spans, plan.staging_bytes) for each in plans])
-    return pace, max([len(each.messages) for each in plans])
+    ranks = {max(side, key=busy.__getitem__) for side in sides}
+    ranks.update(loads.ranks[:: -(-len(loads.ranks) // _NUM_BETWEEN)])
+    return sorted(ranks | {loads.ranks[-1]})

@@ -70,6 +70,21 @@ class Inflow(NamedTuple):
     hop: int
 
 
+class _Way(NamedTuple):
+    """How the takers of one domain get a box.
+
+    Attributes:
+        line: its number.
+        place: of the first of them in the line.
+        is_shared: True if they get one copy together, at that place; else one each, at the places
+            from there on.
+    """
+
+    line: int
+    place: int
+    is_shared: bool
+
+
 class _Route:
     """How all takers of a box get it, whatever its turn and rotation.
 
@@ -82,13 +97,10 @@ class _Route:
     Args:
         lines: an attribute as well.
         takers: by domain.
-        way: per domain of the takers, the number of its line, and its place there; or None where
-            each of them has a place of its own.
+        way: of each domain of the takers.
     """
 
-    def __init__(
-        self, lines: tuple[Line, ...], takers: Grouped, way: list[tuple[int, int | None]]
-    ) -> None:
+    def __init__(self, lines: tuple[Line, ...], takers: Grouped, way: list[_Way]) -> None:
         self.lines = lines
         self._takers, self._way = takers, way
         self.period = math.lcm(*[line.period for line in lines])
@@ -98,8 +110,8 @@ class _Route:
     def place_of(self, taker: int) -> tuple[int, int]:
         """Returns the number of a taker's line, and its place there."""
         group, index = self._takers.places[taker]
-        number, place = self._way[group]
-        return number, index if place is None else place
+        way = self._way[group]
+        return way.line, way.place if way.is_shared else way.place + index
 
 
 class DomainDelivery(Delivery):
@@ -227,6 +239,7 @@ def make_delivery(
     itemsize: int,
     direct: tuple[int, int] = (1, 1),
     weights: Mapping[tuple[int, ...], Weights] = MappingProxyType({}),
+    link_ratio: float = math.inf,
 ) -> Delivery:
     """Returns the delivery of a box of turn and rotation 0.
 
@@ -238,11 +251,16 @@ def make_delivery(
         direct: numerator and denominator of the share of far domains that holders serve
             themselves; at least one domain is.
         weights: of groups of holders that do not share evenly, by their indices.
+        link_ratio: as in `Places`. Where links are too slow to exchange stripes, each rank of a far
+            domain gets the box for itself.
     """
     num_takers, num_holders = len(takers.places), len(holders.places)
     by_domain = dict(zip(holders.domains, holders.groups, strict=True))
     is_one_domain = takers.domains == holders.domains and len(takers.groups) == 1
-    is_apart = takers.are_apart and by_domain.keys().isdisjoint(takers.domains)
+    are_split = [link_ratio * len(members) < len(members) - 1 for members in takers.groups]
+    if any(are_split):
+        direct = 1, 1
+    is_apart = (takers.are_apart or all(are_split)) and by_domain.keys().isdisjoint(takers.domains)
     if (is_one_domain and num_takers <= num_holders) or (is_apart and direct[0] == direct[1]):
         of_all = weights.get(tuple(range(num_holders)), ())
         return make_plain_delivery(
@@ -250,19 +268,20 @@ def make_delivery(
         )
     lines: list[Line] = []
     far: list[tuple[int, ...]] = []
-    way: list[tuple[int, int | None]] = []
+    way: list[_Way] = []
     num_near = len(by_domain.keys() & takers.domains)
-    for domain, members in zip(takers.domains, takers.groups, strict=True):
+    parts = zip(takers.domains, takers.groups, are_split, strict=True)
+    for domain, members, is_split in parts:
         own = by_domain.get(domain)
         if own is None:
-            way.append((num_near, len(far)))
-            far.append(members)
+            way.append(_Way(num_near, len(far), is_shared=not is_split))
+            far += [(member,) for member in members] if is_split else [members]
             continue
         # Where takers are more, each holder would send more than a taker receives; so they send
         # one copy.
         is_one_copy = len(members) > len(own)
         groups = (members,) if is_one_copy else tuple([(m,) for m in members])
-        way.append((len(lines), 0 if is_one_copy else None))
+        way.append(_Way(len(lines), 0, is_shared=is_one_copy))
         near = make_line(shape, own, groups, itemsize, (1, 1), weights.get(own, ()))
         lines.append(near._replace(is_near=True))
     if far:

@@ -152,7 +152,7 @@ def check_rank(plan: Plan, rank: int) -> None:
         raise PlanError(
             f"no rank of this plan is {rank!r}: the source has {_numbers(plan.src_ranks)}, the "
             f"destination {_numbers(plan.dst_ranks)}. Ranks of both sides are numbered in one "
-            "space; TensorSpec.shifted moves one side's."
+            "space."
         )
 
 

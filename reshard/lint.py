@@ -7,51 +7,29 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from reshard.box_sets import some_meet
 from reshard.errors import PlanError
+from reshard.finding import Finding, Severity
 from reshard.imbalance import imbalances
+from reshard.lint_time import far_from_floor, staging
 from reshard.logical_space import Side, pieces_of_rank
 from reshard.matching import Casts, Matching, find_pairs
 from reshard.plan_summary import kind_of_name
-from reshard.plan_text import counted, format_bytes, format_seconds
+from reshard.plan_text import counted, format_bytes
 from reshard.tensor_spec import TensorSpec
-from reshard.timing import POSTING
 from reshard.unevenness import uneven_dims
 
 if TYPE_CHECKING:
     from reshard.plan import Plan
 
-__all__ = ["MAX_TIMES_FLOOR", "SMALL_MESSAGE_BYTES", "Finding", "lint", "lint_names", "lint_specs"]
+__all__ = ["SMALL_MESSAGE_BYTES", "lint", "lint_names", "lint_specs"]
 
-Severity = Literal["error", "warning", "note"]
 SMALL_MESSAGE_BYTES: Final = 64 << 10
 """Below this, a message costs as much as its latency."""
 
-MAX_TIMES_FLOOR: Final = 1.1
-"""How much longer than the floor the busiest link may be busy before that is a finding."""
-
 _WORST_FIRST: Final[tuple[Severity, ...]] = ("error", "warning", "note")
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something to look at.
-
-    Args:
-        severity: `error` if the plan cannot run, `warning` for what is probably not wanted, `note`
-            for what a reader should know.
-        code: what kind of finding this is; stable.
-        subject: the tensor, kind of tensor or ranks that it is about; empty for the whole plan.
-        message: what is wrong, what would be right, what to do.
-    """
-
-    severity: Severity
-    code: str
-    subject: str
-    message: str
 
 
 def lint_specs(
@@ -151,9 +129,9 @@ def lint(plan: Plan) -> list[Finding]:
     if not any(finding.code == "not-held" for finding in findings):
         findings += [
             *_uneven(plan),
-            *_staging(plan),
+            *staging(plan),
             *_unbalanced(plan),
-            *_far_from_floor(plan),
+            *far_from_floor(plan),
             *_small(plan),
             *_relays(plan),
         ]
@@ -285,23 +263,6 @@ def _uneven(plan: Plan) -> Iterator[Finding]:
             )
 
 
-def _staging(plan: Plan) -> Iterator[Finding]:
-    try:
-        _ = plan.schedule if plan.topology is None else plan.view
-    except PlanError as error:
-        yield Finding("error", "staging", "", str(error))
-        return
-    if plan.topology is not None and plan.view.prediction.busiest == POSTING:
-        yield Finding(
-            "warning",
-            "staging",
-            "",
-            f"{format_bytes(plan.staging_bytes)} of staging take {plan.view.pace.num_rounds} "
-            "rounds of messages so small that posting them takes longer than their bytes. Give "
-            "more.",
-        )
-
-
 def _unbalanced(plan: Plan) -> Iterator[Finding]:
     for found in imbalances(plan):
         is_source = found.side == "source"
@@ -321,43 +282,6 @@ def _unbalanced(plan: Plan) -> Iterator[Finding]:
             f"{found.ratio:.2f} times the mean of the {found.num_ranks} ranks that hold the same "
             f"tensors. {reason}",
         )
-
-
-def _far_from_floor(plan: Plan) -> Iterator[Finding]:
-    """A link that is busy for longer than some other plan might need."""
-    topology = plan.topology
-    if topology is None:
-        return
-    try:
-        view = plan.view
-    except PlanError:  # `_staging` has said it
-        return
-    floor = view.floor
-    if view.busy_seconds <= MAX_TIMES_FLOOR * floor.seconds:
-        return
-    sources, destinations = set(plan.src_ranks), set(plan.dst_ranks)
-    one, other = (
-        {topology.domains[rank] for rank in ranks}
-        for ranks in (sources - destinations, destinations - sources)
-    )
-    mixed = sorted(one & other)
-    remedy = "Other degrees or places of ranks may come nearer."
-    if sources & destinations:
-        remedy = f"Ranks are on both sides: what a domain lacks few of them may want. {remedy}"
-    if mixed:
-        which = f"domain{'s' * (len(mixed) > 1)} {', '.join(map(str, mixed[:8]))}"
-        which += ", ..." * (len(mixed) > 8)
-        remedy = f"In {which} there are ranks of both sides; give each side domains of its own."
-    yield Finding(
-        "warning",
-        "far-from-floor",
-        view.busiest,
-        f"it is busy for {format_seconds(view.busy_seconds)}, "
-        f"{view.busy_seconds / floor.seconds:.2f} times the floor of "
-        f"{format_seconds(floor.seconds)} ({floor.reason}). Only ranks that want a box take it in, "
-        f"and only those that have it send it, so that cards and links of others stay idle. "
-        f"{remedy}",
-    )
 
 
 def _small(plan: Plan) -> Iterator[Finding]:

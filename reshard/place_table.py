@@ -88,16 +88,18 @@ class PlaceTable:
             tuple([numbers.get(domains[rank], 0) for rank in src]),
             tuple([numbers[domains[rank]] for rank in dst]),
             self._direct_share(topology, src, dst),
+            self._link_ratio(topology, src, dst),
         )
 
     def _numbers_of_domains(self, topology: Topology, ranks: Ranks) -> dict[int, int]:
         """Returns numbers from 1 of the domains of ranks, in the order of the ranks."""
-        numbers = self._domains.get(ranks)
-        if numbers is None:
-            numbers = self._domains[ranks] = {}
+        found = self._domains.get(ranks)
+        if found is None:
+            found = {}
             for rank in ranks:
-                numbers.setdefault(topology.domains[rank], len(numbers) + 1)
-        return numbers
+                found.setdefault(topology.domains[rank], len(found) + 1)
+            self._domains[ranks] = found  # whole, as another thread may look
+        return found
 
     def _direct_share(self, topology: Topology, src: Ranks, dst: Ranks) -> tuple[int, int]:
         """Returns how many of the far domains holders serve, so that all is there soonest.
@@ -109,7 +111,7 @@ class PlaceTable:
         nbytes, rate = self._nbytes[src], self._rate(topology, src)
         if not nbytes:
             return 1, 1
-        load = nbytes / self._total * self._rate(topology, dst) / rate
+        load = self._load(topology, src, dst)
         num_domains = len(self._numbers_of_domains(topology, dst))
         least = math.sqrt(_HOP_SECONDS * rate / (num_domains * nbytes))
         # Ranks of both sides that pass on what they received are late with what they hold.
@@ -118,6 +120,24 @@ class PlaceTable:
             return 1, 1
         share = Fraction(max(1 / load, least)).limit_denominator(_FINEST_SHARE)
         return (share.numerator, share.denominator) if share else (1, _FINEST_SHARE)
+
+    def _link_ratio(self, topology: Topology, src: Ranks, dst: Ranks) -> float:
+        """Returns how many times faster it is to exchange stripes of a box than to send it whole.
+
+        Of n ranks in a domain each takes in an n-th of the box and gets the rest over its link.
+        That is worth it if the rest is there before the whole box had come over the cards, or
+        before the holders had sent it n times.
+        """
+        rate = topology.link_bytes_per_second * len(dst) / self._rate(topology, dst)
+        ratio = rate * max(1.0, self._load(topology, src, dst))
+        return ratio if ratio < 1 else math.inf
+
+    def _load(self, topology: Topology, src: Ranks, dst: Ranks) -> float:
+        """Returns how busy holders are that serve all domains, by how busy the domains are."""
+        if not self._nbytes[src]:
+            return 0.0
+        part = self._nbytes[src] / self._total
+        return part * self._rate(topology, dst) / self._rate(topology, src)
 
     def _rate(self, topology: Topology, ranks: Ranks) -> float:
         rate = self._rates.get(ranks)

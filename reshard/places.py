@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from reshard.delivery import Delivery, make_plain_delivery
@@ -19,11 +20,14 @@ class Places(NamedTuple):
     Attributes:
         src, dst: domain of each rank; 0 for holders in whose domain nobody wants anything.
         direct: numerator and denominator of the share of far domains that holders serve themselves.
+        link_ratio: how fast links inside a domain are, by a rank's share of the cards; the more so
+            the busier the holders are. Infinite from 1 on.
     """
 
     src: tuple[int, ...]
     dst: tuple[int, ...]
     direct: tuple[int, int] = (1, 1)
+    link_ratio: float = math.inf
 
 
 class DeliveryTable:
@@ -39,7 +43,6 @@ class DeliveryTable:
         self._places = places
         self._shares = dict(shares)
         self._itemsize = itemsize
-        self._direct = (1, 1) if places is None else places.direct
         self._found: dict[tuple[object, ...], tuple[Delivery, Grouped, Grouped]] = {}
         self._groups: tuple[dict[Ranks, Grouped], dict[Ranks, Grouped]] = {}, {}
         self._plain_found: dict[tuple[object, ...], Delivery] = {}
@@ -74,7 +77,13 @@ class DeliveryTable:
         found = self._found.get(key)
         if found is None:
             made = make_delivery(
-                shape, wanting, holding, self._itemsize, self._direct, dict(shares)
+                shape,
+                wanting,
+                holding,
+                self._itemsize,
+                self._places.direct,
+                dict(shares),
+                self._places.link_ratio,
             )
             # The groups stay, or other ones could get their ids.
             found = self._found[key] = made, wanting, holding

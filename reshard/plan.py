@@ -14,7 +14,8 @@ from functools import cached_property
 
 from reshard.cluster_view import ClusterView, make_view
 from reshard.errors import PlanError
-from reshard.lint import Finding, lint
+from reshard.finding import Finding
+from reshard.lint import lint
 from reshard.loads import Loads, find_loads
 from reshard.matching import Casts, TensorPair, match
 from reshard.plan_summary import plan_to_json
@@ -30,7 +31,7 @@ from reshard.transfer import Transfer
 
 __all__ = ["PLANNER_VERSION", "Plan", "make_plan"]
 
-PLANNER_VERSION = 4
+PLANNER_VERSION = 5
 """Changes whenever equal inputs could give another plan than before."""
 
 

@@ -22,6 +22,7 @@ from reshard.kinds import kinds_of
 from reshard.logical_space import Side, copy_numbers, pieces_of_rank
 from reshard.matching import TensorPair
 from reshard.place_table import PlaceTable
+from reshard.places import Places
 from reshard.supplies import costs_of, unequal_ranks
 from reshard.sweep import parts_of_wanted
 from reshard.topology import Topology
@@ -47,9 +48,8 @@ def reference_transfers(
     supplies: Counter[tuple[Ranks, bool]] = Counter()
     for kind in kinds:
         _, places = table.of(kind)
-        direct = (1, 1) if places is None else places.direct
         for number in kind.numbers if kind.first.num_elements else ():
-            regions += _regions_of_pair(number, pairs[number], domains, direct)
+            regions += _regions_of_pair(number, pairs[number], domains, places)
     for region in regions:
         if region.remote and not unequal.isdisjoint(region.givers):
             supplies += region.supplies()
@@ -68,7 +68,7 @@ class _Region:
         givers: ranks that hold it, in the order of their layout.
         takers: (rank, copy) of those who want it.
         domains: of all ranks.
-        direct: share of the domains that the givers serve themselves.
+        places: how its ranks lie; None without a topology.
     """
 
     number: int
@@ -78,7 +78,7 @@ class _Region:
     givers: list[int]
     takers: list[tuple[int, int]]
     domains: Sequence[int] | None
-    direct: tuple[int, int]
+    places: Places | None
 
     @property
     def remote(self) -> list[tuple[int, int]]:
@@ -99,14 +99,15 @@ class _Region:
     def _delivery(self, shares: dict[Ranks, Weights]) -> Delivery:
         shape = tuple(b - a for a, b in zip(*self.box, strict=True))
         itemsize, num_givers = self.pair.geometry.counted_bytes, len(self.givers)
-        if self.domains is None:
+        if self.domains is None or self.places is None:
             weights = self._weights(shares, tuple(range(num_givers)))
             return make_plain_delivery(shape, len(self.remote), num_givers, itemsize, weights)
         wanting = group_by_domain(tuple([self.domains[rank] for rank, _ in self.remote]))
         holding = group_by_domain(tuple([self.domains[rank] for rank in self.givers]))
         groups = {tuple(range(num_givers)), *holding.groups}
         weights_of = {group: self._weights(shares, group) for group in groups}
-        return make_delivery(shape, wanting, holding, itemsize, self.direct, weights_of)
+        direct, ratio = self.places.direct, self.places.link_ratio
+        return make_delivery(shape, wanting, holding, itemsize, direct, weights_of, ratio)
 
     def _weights(self, shares: dict[Ranks, Weights], holders: Ranks) -> Weights:
         ranks = [self.givers[holder] for holder in holders]
@@ -139,7 +140,7 @@ class _Region:
 
 
 def _regions_of_pair(
-    number: int, pair: TensorPair, domains: Sequence[int] | None, direct: tuple[int, int]
+    number: int, pair: TensorPair, domains: Sequence[int] | None, places: Places | None
 ) -> Iterator[_Region]:
     ndim = len(pair.geometry.space.shape)
     held = _stored(pair.src_side, ndim)
@@ -160,7 +161,7 @@ def _regions_of_pair(
         for region, numbers in disjoint_parts(list(regions))[0].items():
             ranks = {rank for n in numbers for rank in list(regions.values())[n]}
             givers_in_order = sorted(ranks, key=order.__getitem__)
-            yield _Region(number, pair, want, region, givers_in_order, takers, domains, direct)
+            yield _Region(number, pair, want, region, givers_in_order, takers, domains, places)
 
 
 def _stored(side: Side, ndim: int) -> dict[BoxKey, list[tuple[int, int]]]:

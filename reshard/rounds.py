@@ -11,7 +11,7 @@ All that ranks have to agree on is the number of rounds, a maximum over all of t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,9 +19,9 @@ from reshard.errors import PlanError
 from reshard.holders import MIN_STRIPE_BYTES
 from reshard.rank_plan import RankPlan
 from reshard.spans import Spans
-from reshard.traffic import rank_traffic
+from reshard.traffic import MAX_ROUNDS, Traffic
 
-__all__ = ["MAX_GROUP_OPERATIONS", "Pace", "Rounds", "agreed", "pace_of"]
+__all__ = ["MAX_GROUP_OPERATIONS", "Pace", "Rounds", "agreed", "pace_of", "pace_of_all"]
 
 MAX_GROUP_OPERATIONS = 256
 """Sends and receives that one rank posts together at most."""
@@ -29,7 +29,6 @@ MAX_GROUP_OPERATIONS = 256
 _BUFFERS = 2  # One that is packed or unpacked while the other is on the wire.
 _MIN_ROUNDS = 16
 _MIN_ROUND_BYTES = 4 << 20  # of a rank; less takes no longer than what a round costs by itself
-_MAX_ROUNDS = 1 << 16
 
 
 class Pace(NamedTuple):
@@ -106,33 +105,48 @@ def pace_of(plan: RankPlan, spans: Spans, staging_bytes: int) -> Pace:
             have to fit.
 
     Raises:
-        PlanError: if the budget is too small for 65,536 rounds.
+        PlanError: if the budget is too small for any number of rounds.
     """
-    peers = {(peer, is_sent) for peer, _, is_sent in plan.messages}
-    if not peers:
-        return Pace(1, 1)
-    num_groups = 1
-    while _largest_group(plan.rank, peers, num_groups) > MAX_GROUP_OPERATIONS:
-        num_groups *= 2
-    traffic = rank_traffic(plan, spans)
-    budget = staging_bytes // _BUFFERS - traffic.rounding
-    smallest = traffic.most_within(1 / _MAX_ROUNDS)
-    if smallest > budget:
-        raise _too_small(plan.rank, staging_bytes, traffic.rounding + smallest)
-    num_rounds = traffic.num_rounds(budget)
-    if traffic.last_hop:
-        # What is passed on waits for a round, so rounds are short where messages stay large.
-        least = max(len(peers) * MIN_STRIPE_BYTES, _MIN_ROUND_BYTES)
-        wanted = _MIN_ROUNDS * traffic.last_hop  # each further hop waits for one more
-        num_rounds = max(num_rounds, min(wanted, traffic.nbytes // least))
-    return Pace(num_rounds, num_groups)
+    return pace_of_all([plan], spans, staging_bytes)
 
 
-def _too_small(rank: int, staging_bytes: int, per_round: int) -> PlanError:
-    return PlanError(
-        f"staging_bytes={staging_bytes} is too small for rank {rank} even in {_MAX_ROUNDS} rounds: "
-        f"give at least {_BUFFERS * per_round}."
-    )
+def pace_of_all(plans: Iterable[RankPlan], spans: Spans, staging_bytes: int) -> Pace:
+    """Returns the pace that suits several ranks.
+
+    Raises:
+        PlanError: if the budget is too small for one of them, naming one that suits all.
+    """
+    pace = Pace(1, 1)
+    refused: dict[int, int] = {}
+    for plan in plans:
+        peers = {(peer, is_sent) for peer, _, is_sent in plan.messages}
+        traffic = Traffic(plan, spans)
+        if not peers:
+            continue
+        num_rounds = traffic.num_rounds(staging_bytes // _BUFFERS - traffic.rounding)
+        if num_rounds is None:
+            refused[plan.rank] = _BUFFERS * (traffic.rounding + traffic.least_budget())
+            continue
+        if traffic.last_hop:
+            # What is passed on waits for a round, so rounds are short where messages stay large.
+            least = max(len(peers) * MIN_STRIPE_BYTES, _MIN_ROUND_BYTES)
+            wanted = _MIN_ROUNDS * traffic.last_hop  # each further hop waits for one more
+            num_rounds = max(num_rounds, min(wanted, traffic.nbytes // least))
+        pace = agreed([pace, Pace(num_rounds, _num_groups(plan.rank, peers))])
+    if refused:
+        worst = max(refused, key=refused.__getitem__)
+        raise PlanError(
+            f"staging_bytes={staging_bytes} is too small for rank {worst} even in {MAX_ROUNDS} "
+            f"rounds: give at least {refused[worst]}."
+        )
+    return pace
+
+
+def _num_groups(rank: int, peers: Set[tuple[int, bool]]) -> int:
+    number = 1
+    while _largest_group(rank, peers, number) > MAX_GROUP_OPERATIONS:
+        number *= 2
+    return number
 
 
 def agreed(paces: Iterable[Pace]) -> Pace:

@@ -1,62 +1,155 @@
-"""How many bytes one rank has under way at most, for how long a time.
+"""How many bytes one rank has under way at most, and how many rounds that takes.
 
 Within a group of source ranks tensors move one by one, each at a rate of its own. So nothing that
 lasts as long as a round moves more bytes than the fastest tensors that fill that time, and that is
-found without a look at the order of the tensors.
+found without a look at the order of the tensors. Where it is far above what the rank moves in the
+mean, the order is looked at as well (`reshard.timeline`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from operator import sub
-from typing import NamedTuple
 
 from reshard.legs import Leg
-from reshard.rank_plan import RankPlan
+from reshard.rank_plan import Batch, RankPlan
 from reshard.spans import Spans
+from reshard.timeline import Timeline
 
-__all__ = ["Traffic", "rank_traffic"]
+__all__ = ["MAX_ROUNDS", "Traffic"]
+
+MAX_ROUNDS = 1 << 20
+
+_LOOSE = 1.5
+"""From this ratio on to the rounds that the mean needs, the order of the tensors is looked at."""
+
+_STEP = 1.02
+"""By so much each step goes farther than the last one called for."""
 
 
-class Traffic(NamedTuple):
+class Traffic:
     """What a rank sends and receives, without copies within it.
 
     Attributes:
         nbytes: in all.
         last_hop: of what it sends and receives.
         rounding: bytes that whole elements may add to a round.
-        changes: (time, change of the rate) of the bytes that a stretch of time has at most, by how
-            long it is; the whole time is 1.
+
+    Args:
+        plan: of the rank.
+        spans: of all tensors of the plan.
     """
 
-    nbytes: int
-    last_hop: int
-    rounding: int
-    changes: list[tuple[float, float]]
+    def __init__(self, plan: RankPlan, spans: Spans) -> None:
+        self._plan, self._spans = plan, spans
+        self._sums: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+        self.nbytes = 0
+        flows: dict[tuple[int, int, int], list[tuple[float, float]]] = {}
+        widest: dict[tuple[int, int, int], int] = {}
+        for side, batches in enumerate(_sides(plan)):
+            for batch in batches:
+                kind, count = batch.kind, len(batch.numbers)
+                group, length, whole = spans.share_of(kind)
+                for hop, volume, num_legs in self._sums_of(side, batch):
+                    itemsize = kind.itemsizes[hop > 0]
+                    nbytes = volume * itemsize
+                    self.nbytes += nbytes * count
+                    key = side, hop, group
+                    entry = nbytes * whole / length, count * length / whole
+                    flows.setdefault(key, []).append(entry)
+                    # Chunks are whole elements, so each leg may have one more than its share.
+                    if num_legs * itemsize > widest.get(key, 0):
+                        widest[key] = num_legs * itemsize
+        # Of each group and hop, two tensors may move in one round.
+        self.rounding = 2 * sum(widest.values())
+        self.last_hop = max([hop for _, hop, _ in flows], default=0)
+        self._changes = _changes(list(flows.values()))
 
     def most_within(self, time: float) -> int:
-        """Returns a number of bytes that no stretch of time of this length exceeds."""
+        """Returns a number of bytes that no stretch of time of this length exceeds.
+
+        Args:
+            time: the whole time is 1.
+        """
         for start, moved, rate, stop in self._steps():
             if time <= stop:
                 return min(self.nbytes, math.ceil(moved + rate * (time - start)) + 1)
         return self.nbytes
 
-    def num_rounds(self, budget: int) -> int:
+    def num_rounds(self, budget: int) -> int | None:
         """Returns how many rounds of at most so many bytes there have to be.
 
-        Args:
-            budget: at least `most_within` of a time above 0.
+        Returns:
+            None if even `MAX_ROUNDS` are too few.
         """
+        if budget >= self.nbytes:
+            return 1
+        if budget <= 0:
+            return None
+        found = self._rounds_by_rates(budget)
+        mean = -(-self.nbytes // budget)
+        if found is not None and found <= mean * _LOOSE:
+            return found
+        return self._rounds_in_order(budget, mean)
+
+    def least_budget(self) -> int:
+        """Returns the least number of bytes for which there are enough rounds."""
+        return min(self.nbytes, self._most_in_order(MAX_ROUNDS))
+
+    def _rounds_by_rates(self, budget: int) -> int | None:
+        if self.most_within(1 / MAX_ROUNDS) > budget:
+            return None
         for start, moved, rate, stop in self._steps():
             if moved + rate * (stop - start) + 1 > budget:
-                return math.ceil(1 / (start + (budget - 1 - moved) / rate))
+                time = start + (budget - 1 - moved) / rate
+                return min(MAX_ROUNDS, math.ceil(1 / time)) if time > 0 else MAX_ROUNDS
         return 1
 
+    def _rounds_in_order(self, budget: int, mean: int) -> int | None:
+        """Returns enough rounds by a look at the order of the tensors.
+
+        What a shorter time moves at most falls more slowly than that time, so each step comes
+        nearer from the same side.
+        """
+        number = float(mean)
+        while number < MAX_ROUNDS:
+            most = self._most_in_order(number)
+            if most <= budget:
+                return math.ceil(number)
+            number *= _STEP * most / budget
+        return MAX_ROUNDS if self._most_in_order(MAX_ROUNDS) <= budget else None
+
+    def _most_in_order(self, num_rounds: float) -> int:
+        return math.ceil(self._timeline.most_within(1 / num_rounds)) + 1
+
+    @cached_property
+    def _timeline(self) -> Timeline:
+        moved = []
+        for side, batches in enumerate(_sides(self._plan)):
+            for batch in batches:
+                for hop, volume, _ in self._sums_of(side, batch):
+                    nbytes = volume * batch.kind.itemsizes[hop > 0]
+                    moved += [(hop, number, nbytes) for number in batch.numbers]
+        return Timeline(moved, self._spans)
+
+    def _sums_of(self, side: int, batch: Batch) -> list[tuple[int, int, int]]:
+        """Returns (hop, elements, number of legs) to or from other ranks, of each hop."""
+        legs, ranks = batch.legs, batch.ranks
+        # Between ranks that are on one side only, nothing that holders send stays where it is.
+        is_apart = side < _NUM_FIRST and batch.kind.first.geometry.is_disjoint
+        key = id(legs), 0 if is_apart else id(ranks)
+        found = self._sums.get(key)
+        if found is None:
+            others = legs if is_apart else _to_others(self._plan.rank, legs, ranks)
+            found = self._sums[key] = _sums_per_hop(others)
+        return found
+
     def _steps(self) -> Iterator[tuple[float, float, float, float]]:
-        """Yields stretches of time: start, bytes until then, rate of bytes, stop."""
+        """Yields stretches of time, the fastest first: start, bytes until then, rate, stop."""
         start = moved = rate = 0.0
-        for time, change in self.changes:
+        for time, change in self._changes:
             if time > start:
                 yield start, moved, rate, time
                 moved += rate * (time - start)
@@ -64,56 +157,31 @@ class Traffic(NamedTuple):
             rate += change
 
 
-def rank_traffic(plan: RankPlan, spans: Spans) -> Traffic:
-    """Returns the traffic of one rank.
+_NUM_FIRST = 2
+"""So many of the sides are what holders send."""
 
-    Args:
-        plan: of the rank.
-        spans: of all tensors of the plan.
-    """
-    flows: dict[tuple[int, int, int], list[tuple[float, float]]] = {}
-    widest: dict[tuple[int, int], int] = {}
-    total = 0
-    sums: dict[tuple[int, int], tuple[list[tuple[int, int]], int]] = {}
-    for side, batches in enumerate((plan.sends, plan.receives, plan.arrivals, plan.forwards)):
-        for kind, numbers, legs, ranks in batches:
-            # Of ranks that are on one side only, no leg stays where it is.
-            apart = kind.first.geometry.is_disjoint
-            key = id(legs), 0 if apart else id(ranks)
-            if key not in sums:
-                sums[key] = _sums_of(legs if apart else _to_others(plan.rank, legs, ranks))
-            volumes, num_legs = sums[key]
-            group, length, whole = spans.share_of(kind)
-            count, itemsizes = len(numbers), kind.itemsizes
-            for hop, volume in volumes:
-                nbytes = volume * itemsizes[hop > 0]
-                total += nbytes * count
-                entry = nbytes * whole / length, count * length / whole
-                flows.setdefault((side, hop, group), []).append(entry)
-            # Chunks are whole elements, so each leg may have one more than its share.
-            width = num_legs * itemsizes[1]
-            if width > widest.get((side, group), 0):
-                widest[side, group] = width
-    # Of each group, two tensors may move in one round.
-    rounding = 2 * sum(widest.values())
-    last_hop = max([hop for _, hop, _ in flows], default=0)
-    return Traffic(total, last_hop, rounding, _changes(list(flows.values())))
+
+def _sides(plan: RankPlan) -> tuple[tuple[Batch, ...], ...]:
+    return plan.sends, plan.receives, plan.arrivals, plan.forwards
 
 
 def _to_others(rank: int, legs: Sequence[Leg], ranks: tuple[int, ...]) -> list[Leg]:
     return [leg for leg in legs if ranks[leg.peer] != rank]
 
 
-def _sums_of(legs: Sequence[Leg]) -> tuple[list[tuple[int, int]], int]:
-    """Returns (hop, elements) of each hop, and the number of legs."""
-    volumes: dict[int, int] = {}
+def _sums_per_hop(legs: Sequence[Leg]) -> list[tuple[int, int, int]]:
+    sums: dict[int, list[int]] = {}
     for start, _, _, stop, hop, _ in legs:
-        volumes[hop] = volumes.get(hop, 0) + math.prod(map(sub, stop, start))
-    return list(volumes.items()), len(legs)
+        entry = sums.get(hop)
+        if entry is None:
+            entry = sums[hop] = [0, 0]
+        entry[0] += math.prod(map(sub, stop, start))
+        entry[1] += 1
+    return [(hop, volume, count) for hop, (volume, count) in sums.items()]
 
 
 def _changes(flows: list[list[tuple[float, float]]]) -> list[tuple[float, float]]:
-    """Returns the changes of the rate where each flow has its fastest tensors first.
+    """Returns (time, change of the rate) where each flow has its fastest tensors first.
 
     Args:
         flows: (rate, duration) of tensors that move one by one; flows move side by side.

@@ -14,8 +14,8 @@ from types import ModuleType
 from typing import Final
 
 from reshard.cli import diff, doctor, explain, lint, plan, simulate
-from reshard.cli.arguments import ArgumentParser
 from reshard.cli.console import printable
+from reshard.cli.parser import ArgumentParser
 from reshard.errors import PlanError, ReshardError
 from reshard.versions import library_version
 

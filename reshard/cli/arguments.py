@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import re
-import sys
 from collections.abc import Sequence
+from fractions import Fraction
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 from reshard.dtypes import DType
 from reshard.errors import LayoutError
@@ -23,7 +23,6 @@ from reshard.tensor_spec import TensorSpec
 from reshard.topology import Topology
 
 __all__ = [
-    "ArgumentParser",
     "Request",
     "Sides",
     "add_json_argument",
@@ -39,15 +38,6 @@ _LEAST_BYTES_PER_SECOND: Final = 1e6
 """No link of a cluster is slower; rates below are of another unit."""
 
 _TOPOLOGIES: Final = ("dgx-h100", "gb200-nvl72", "gb200-nvl72:N", "one-host", "none")
-
-
-class ArgumentParser(argparse.ArgumentParser):
-    """The standard parser with errors of one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """Says what is wrong in one line and exits with 2."""
-        sys.stderr.write(f"{self.prog}: {message}. See '{self.prog} --help'.\n")
-        raise SystemExit(2)
 
 
 def add_json_argument(parser: argparse.ArgumentParser) -> None:
@@ -205,10 +195,16 @@ class Request:
             "to": str(sides.dst),
             "is_colocated": sides.is_colocated,
             "casts": [f"{src}:{dst}" for src, dst in self.casts],
+            "idle_casts": [f"{src}:{dst}" for src, dst in self._idle_casts()],
             "allow_unmatched": list(self.allow_unmatched),
             "topology": self.topology and self.where,
             "staging_bytes": self.staging_bytes,
         }
+
+    def _idle_casts(self) -> list[tuple[DType, DType]]:
+        """Returns rules that no tensor needs: the destination has none of their types."""
+        stored = {parameter.dtype for parameter in self.sides.dst_model.parameters}
+        return [cast for cast in self.casts if cast[1] not in stored]
 
     def plan(
         self,
@@ -248,6 +244,7 @@ def read_request(arguments: argparse.Namespace) -> Request:
     if arguments.to_model is not None:
         dst_model = Model.load(arguments.to_model, experts=arguments.experts)
     casts = tuple(map(_read_cast, arguments.cast))
+    _check_casts(casts)
     sides = Sides(
         _stored_as(model, casts),
         dst_model,
@@ -279,7 +276,21 @@ def _parallelism(text: str | None, published: str | None, option: str, model: Mo
             f"model {model.name!r} has no published parallelism. Give {option}, such as "
             f"{option} tp8."
         )
-    return Parallelism.parse(text or published or "")
+    try:
+        return Parallelism.parse(published or "" if text is None else text)
+    except LayoutError as error:
+        raise LayoutError(f"{option} {text!r}: {error}") from None
+
+
+def _check_casts(casts: Sequence[tuple[DType, DType]]) -> None:
+    """Refuses two rules for one type of the model: a source stores it as one type."""
+    for number, (src, dst) in enumerate(casts):
+        for other, same in casts[:number]:
+            if same == dst and other != src:
+                raise LayoutError(
+                    f"--cast {other}:{dst} and --cast {src}:{dst}: the source stores what is {dst} "
+                    "in the model as one type. Give one of them."
+                )
 
 
 def _read_cast(text: str) -> tuple[DType, DType]:
@@ -310,11 +321,12 @@ def read_bytes(text: str, option: str) -> int:
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
     factor = (_UNITS | _DECIMAL).get(found[2]) if found else None
-    if found is None or factor is None:
+    nbytes = Fraction(found[1]) * factor if found and factor else Fraction(0)
+    if nbytes < 1 or (factor == 1 and nbytes.denominator != 1):
         raise LayoutError(
             f"{option} {text}: not a number of bytes. Give one such as 64MiB, 1GiB or 4096."
         )
-    return int(float(found[1]) * factor)
+    return int(nbytes)
 
 
 def read_topology(text: str, num_ranks: int) -> Topology | None:

@@ -89,6 +89,25 @@ def _documents(arguments: argparse.Namespace) -> tuple[dict[str, Any], dict[str,
         if given:
             options = ", ".join(f"--other-{_OTHERS[name][2:]}" for name in given)
             raise LayoutError(f"diff: two plans were given, so {options} has no meaning.")
+        of_models = [
+            option
+            for option, value in (
+                ("--from", arguments.src),
+                ("--to", arguments.dst),
+                ("--to-model", arguments.to_model),
+                ("--experts", arguments.experts),
+                ("--cast", arguments.cast),
+                ("--allow-unmatched", arguments.allow_unmatched),
+                ("--colocated", arguments.colocated),
+                ("--topology", arguments.topology != "none"),
+                ("--staging", arguments.staging),
+            )
+            if value
+        ]
+        if of_models:
+            raise LayoutError(
+                f"diff: two plans were given, so {', '.join(of_models)} has no meaning."
+            )
         return _read(arguments.model), _read(arguments.second)
     if not given:
         raise LayoutError(

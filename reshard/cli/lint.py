@@ -12,7 +12,8 @@ from typing import Final
 
 from reshard.cli.arguments import Request, add_json_argument, add_plan_arguments, read_request
 from reshard.cli.console import Steps, show_json, show_lines, show_table
-from reshard.lint import Finding, lint_names, lint_specs
+from reshard.finding import Finding
+from reshard.lint import lint_names, lint_specs
 
 __all__ = ["add_arguments", "run"]
 

@@ -57,14 +57,25 @@ def run(arguments: argparse.Namespace) -> int:
     title = f"{request.sides.model}; {request.sides.src} -> {request.sides.dst}"
     if arguments.html is not None:
         with steps.step("drawing the page"):
-            arguments.html.write_text(make_page(plan, title=title), encoding="utf-8")
+            page = make_page(plan, title=title)
+        _write("--html", arguments.html, page)
     if arguments.output is not None:
-        arguments.output.write_text(json.dumps(document) + "\n", encoding="utf-8")
+        _write("--output", arguments.output, json.dumps(document) + "\n")
     if arguments.json:
         show_json(document)
     else:
         _show(document, title)
+        written = [str(path) for path in (arguments.output, arguments.html) if path is not None]
+        if written:
+            show_lines("", f"Written: {', '.join(written)}")
     return 0
+
+
+def _write(option: str, path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise LayoutError(f"{option} {path}: {error.strerror}.") from error
 
 
 def _check_writable(option: str, path: Path) -> None:
@@ -89,6 +100,9 @@ def make_document(request: Request, plan: Plan, steps: Steps) -> dict[str, Any]:
 def _show(document: dict[str, Any], title: str) -> None:
     show_lines(title, "")
     show_facts(_facts(document))
+    if document["planned"]["idle_casts"]:
+        idle = ", ".join(document["planned"]["idle_casts"])
+        show_lines("", f"--cast {idle} changes nothing: the destination stores no such type.")
     show_table(
         "What moves", ("kind of tensor", "#tensors", "#of", "#moved", "as"), _kinds(document)
     )
@@ -120,9 +134,7 @@ def _kinds(document: dict[str, Any]) -> list[tuple[object, ...]]:
             kind["num_tensors"],
             format_bytes(kind["tensor_bytes"]),
             format_bytes(kind["moved_bytes"]),
-            kind["src"]["dtype"]
-            if kind["src"]["dtype"] == kind["dst"]["dtype"]
-            else f"{kind['src']['dtype']} -> {kind['dst']['dtype']}",
+            ", ".join([src if src == dst else f"{src} -> {dst}" for src, dst in kind["dtypes"]]),
         )
         for kind in document["kinds"]
     ]

@@ -19,11 +19,12 @@ LAYERS = {
     "planning": {
         "logical_space", "remedies", "matching", "holders", "fair_shares", "lines", "delivery",
         "domain_delivery", "places", "grid", "grid_pair", "sweep", "geometry_plan", "kinds",
-        "place_table", "supplies", "rank_plan", "planner", "spans", "traffic",
+        "place_table", "supplies", "rank_plan", "planner", "spans", "timeline", "traffic",
         "reference_planner", "schedule", "spec_codec", "spec_merge",
         "box_sets", "shipment", "loads", "needs", "floor", "rounds", "timing", "cluster_view",
         "imbalance", "unevenness", "stream_sums",
-        "explanation", "peer_sums", "plan_text", "plan_summary", "lint", "plan",
+        "explanation", "peer_sums", "plan_text", "plan_summary", "finding",
+        "lint_time", "lint", "plan",
     },
     "models": {
         "sharding_rules", "parameter", "model", "model_file", "config_shapes", "json_file",
@@ -50,7 +51,8 @@ LAYERS = {
     "package": {"reshard"},
     "command line": {
         "__main__", "cli", "cli.arguments", "cli.console", "cli.machine_checks", "cli.plan",
-        "cli.field_words", "cli.explain", "cli.lint", "cli.diff", "cli.simulate", "cli.doctor",
+        "cli.field_words", "cli.parser", "cli.explain", "cli.lint", "cli.diff", "cli.simulate",
+        "cli.doctor",
     },
 }  # fmt: skip
 

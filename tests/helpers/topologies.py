@@ -68,7 +68,9 @@ def placed_problems(draw: DrawFn, dtype: DType | None = None) -> Placed:
     hosts = draw(st.sampled_from((domains, tuple(range(count)), slow)))
     # Over fast cards, what little is moved is never passed on.
     rate = draw(st.sampled_from((1.0, 1.0, 50e9)))
-    topology = Topology(hosts, domains, draw(st.integers(1, 8)), rate, 9 * rate, "drawn")
+    # Over links slower than cards, domains do not exchange.
+    link = rate * draw(st.sampled_from((9, 9, 0.1)))
+    topology = Topology(hosts, domains, draw(st.integers(1, 8)), rate, link, "drawn")
     return Placed(problem, topology, draw(st.sampled_from((1, 8, 1 << 16))))
 
 

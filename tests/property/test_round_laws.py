@@ -153,7 +153,7 @@ def test_the_check_of_what_has_come_can_fail():
 def test_a_budget_below_one_element_per_leg_is_refused():
     src = Layout.replicated(Mesh.of(dp=1))
     plan = stacks(2, (64, 64), src, Layout.replicated(Mesh.of(dp=2)).shifted(1), None)
-    with pytest.raises(PlanError, match=r"staging_bytes=16 is too small for rank 0 even in 65536"):
+    with pytest.raises(PlanError, match=r"staging_bytes=16 is too small for rank 0 even in 104857"):
         pace_of(plan.rank_plan(0), Spans(plan.planner.kinds), 16)
 
 

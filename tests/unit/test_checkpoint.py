@@ -123,6 +123,16 @@ def test_a_total_size_that_disagrees_is_told(tmp_path):
     assert "total_size 7" in note
 
 
+def test_layers_that_are_missing_are_told(tmp_path):
+    index = write_checkpoint(tmp_path / "m", "qwen3", headers=2)
+    num_layers = Model.load(index).num_layers
+    edit(
+        index.with_name("config.json"), lambda found: found.update(num_hidden_layers=num_layers + 3)
+    )
+    (note,) = Model.load(index).notes
+    assert f"says {num_layers + 3} layers, but parameters are there of {num_layers} only" in note
+
+
 CONFIG_ERRORS = [
     ({"model_type": "mamba"}, "model_type 'mamba' do not follow .* qwen3_moe"),
     ({"model_type": None}, "model_type None"),

@@ -19,6 +19,7 @@ LINK_FIELDS = {
 }
 KIND_FIELDS = {
     *("name", "num_tensors", "tensor_bytes", "src", "dst", "num_geometries", "wire_dtype"),
+    "dtypes",
     *("moved_bytes", "crossing_bytes", "forwarded_bytes", "copied_bytes"),
 }
 LOAD_FIELDS = {
@@ -98,6 +99,7 @@ def test_the_document_says_what_was_planned(model, capsys):
         "to": "tp4",
         "is_colocated": False,
         "casts": ["float32:bfloat16"],
+        "idle_casts": [],
         "allow_unmatched": ["x.*"],
         "topology": "dgx-h100",
         "staging_bytes": 32 << 20,

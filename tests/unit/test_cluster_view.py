@@ -58,3 +58,20 @@ def test_a_plan_prints_its_floor_and_its_share():
     assert "dgx-h100: 512 MiB into domains (512 MiB at least), 2 hops" in text
     assert "of which the floor is " in text
     assert "dgx-h100" not in plan_of(None).describe()
+
+
+@pytest.mark.parametrize("link", [450e9, 64e9, 50e9, 40e9, 25e9, 12e9, 1e9])
+@pytest.mark.parametrize("num_holders", [1, 8], ids=["busy holders", "many holders"])
+def test_no_plan_is_much_slower_than_holders_alone(link, num_holders):
+    """Ranks exchange stripes where their links are faster than to get all of it over the cards."""
+    src = Layout(Mesh.of(dp=num_holders), (R,))
+    dst = Layout(Mesh.of(dp=8, tp=2), (R, Shard(0))).shifted(8)
+    sides = [[TensorSpec("w", (1 << 15, 1 << 15), "uint8", each)] for each in (src, dst)]
+    hosts = tuple(rank // 8 for rank in range(24))
+    plan = make_plan(*sides, topology=Topology(hosts, hosts, 8, 50e9, link, "dgx-h100"))
+    view = plan.view
+    assert view.prediction.seconds <= 1.25 * view.direct.seconds
+    # Four ranks of a domain want each half, so three quarters of it would come over the links;
+    # and holders that serve two domains are so many times as busy as the cards of those.
+    load = 2 * 8 / num_holders
+    assert (plan.num_hops > 1) == (link * load >= 50e9 * 3 / 4)

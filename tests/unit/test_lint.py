@@ -17,7 +17,8 @@ from reshard import (
     TensorSpec,
     make_plan,
 )
-from reshard.lint import Finding, lint_names, lint_specs
+from reshard.finding import Finding
+from reshard.lint import lint_names, lint_specs
 from reshard.topology import Topology
 
 ROWS = Layout(Mesh.of(x=2), (Shard(0),))
@@ -199,6 +200,28 @@ def test_a_budget_that_is_too_small():
     assert "give at least" in finding.message
 
 
+@pytest.mark.parametrize(
+    ("count", "shape", "severity", "text"),
+    [
+        (3, (8, 8), "note", "all of it moves in one round"),
+        (200, (512, 512), "warning", "1 MiB of staging take 101 rounds"),
+    ],
+)
+def test_messages_that_take_long_to_post(count, shape, severity, text):
+    """More memory helps where there are several rounds."""
+    sides = [
+        [spec(f"w{i}", shape=shape, layout=layout) for i in range(count)]
+        for layout in (Layout(Mesh.of(x=4), (Shard(0),)), Layout(Mesh.of(x=4), (Shard(1),)))
+    ]
+    dst = [each.shifted(4) for each in sides[1]]
+    topology = Topology.dgx_h100(8)
+    (finding,) = found(
+        make_plan(sides[0], dst, topology=topology, staging_bytes=1 << 20), "staging"
+    )
+    assert finding.severity == severity
+    assert text in finding.message
+
+
 def test_small_messages():
     (finding,) = plan_of(spec(shape=(8, 8)), spec(shape=(8, 8), layout=COLUMNS)).lint()
     assert (finding.severity, finding.code) == ("warning", "small-messages")
@@ -285,6 +308,19 @@ def test_what_a_domain_lacks_may_be_wanted_by_few_of_its_ranks():
     (finding,) = found(plan, "far-from-floor")
     assert "2.00 times the floor" in finding.message
     assert "Ranks are on both sides: what a domain lacks few of them may want." in finding.message
+
+
+def test_links_that_are_busy_for_much_longer_than_the_floor():
+    """Eight replicas of a domain exchange over links that are hardly as fast as cards."""
+    hosts = tuple(rank // 8 for rank in range(16))
+    plan = make_plan(
+        [spec(layout=Layout.replicated(Mesh.of(x=8)), shape=(8192, 8192))],
+        [spec(layout=Layout.replicated(Mesh.of(x=8)).shifted(8), shape=(8192, 8192))],
+        topology=Topology(hosts, hosts, 8, 1e9, 0.9e9),
+    )
+    (finding,) = found(plan, "far-from-floor")
+    assert finding.subject.startswith("link ")
+    assert finding.message.endswith("exchange; faster ones would help.")
 
 
 def test_small_messages_without_a_topology_say_that_there_was_none():

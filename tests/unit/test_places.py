@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from fractions import Fraction
 
 import pytest
@@ -210,6 +211,39 @@ def test_cards_of_a_host_count_once():
     topology = in_domains(0, 0, 1, 1, 2, 2, hosts=(0, 0, 1, 1, 2, 2))
     ((_, places),) = look_up(topology, (replicated(0, 1), replicated(2, 3, 4, 5)))
     assert places.direct == (1, 2)
+
+
+def test_what_is_stored_wider_than_it_is_sent_is_not_passed_on():
+    """Of two tensors between the same ranks, the one that is cast goes straight to all domains."""
+    topology = in_domains(*range(6))
+    layouts = replicated(0), replicated(1, 2, 3, 4, 5)
+    sides = [
+        [
+            TensorSpec(name, (1 << 20,), dtype, layout)
+            for name, dtype in zip("ab", dtypes, strict=True)
+        ]
+        for layout, dtypes in zip(layouts, (("float16",) * 2, ("float16", "float32")), strict=True)
+    ]
+    pairs = match(*sides, casts=[("float16", "float32")])
+    for order in (pairs, pairs[::-1]):
+        found = dict(zip([pair.name for pair in order], places_of(topology, order), strict=True))
+        assert Fraction(*found["a"][1].direct) < 1
+        assert found["b"][1].direct == (1, 1)
+        assert found["a"][0] != found["b"][0]
+
+
+def test_slow_links_count_the_more_the_busier_holders_are():
+    topology = Topology((0, 0, 1, 1), (0, 0, 1, 1), 2, 8.0, 2.0)
+    (_, one), (_, two) = look_up(
+        topology,
+        (replicated(0, 1), replicated(2, 3)),
+        (replicated(0), replicated(2, 3)),
+    )
+    assert one.link_ratio == 0.25
+    # Rank 0 has three quarters of the bytes to send, with half of the cards that take them in.
+    assert two.link_ratio == 0.25 * 1.5
+    fast = dataclasses.replace(topology, link_bytes_per_second=8.0)
+    assert look_up(fast, (replicated(0, 1), replicated(2, 3)))[0][1].link_ratio == math.inf
 
 
 def test_tensors_without_elements_have_places_too():
