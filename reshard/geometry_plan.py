@@ -77,6 +77,9 @@ class GridPlan:
     Raises:
         NotAGrid: if a side has no product structure.
         PlanError: if no source rank holds a slice of a stack.
+
+    Attributes:
+        grids: for other planners of the same geometry.
     """
 
     def __init__(
@@ -85,21 +88,16 @@ class GridPlan:
         table: DeliveryTable | None = None,
         grids: GridPair | None = None,
     ) -> None:
-        self._grids = GridPair(geometry) if grids is None else grids
-        if not self._grids.is_complete:
+        self.grids = GridPair(geometry) if grids is None else grids
+        if not self.grids.is_complete:
             raise PlanError("no source rank holds this slice of the stored stack.")
         self._table = table or DeliveryTable(None, geometry.counted_bytes)
         # Each box comes whole from its only holder, whoever else wants it.
-        self._is_simple = not self._table.has_domains and self._grids.has_lone_holders
+        self._is_simple = not self._table.has_domains and self.grids.has_lone_holders
         self._sending: dict[int, Turning[tuple[Leg, ...]]] = {}
         self._taking: dict[int, Turning[Taken]] = {}
         self._shipments: list[Shipment] | None = None
         self.are_apart = True
-
-    @property
-    def grids(self) -> GridPair:
-        """The two grids, for other planners of the same geometry."""
-        return self._grids
 
     def sends(self, position: int) -> Turning[tuple[Leg, ...]]:
         """Returns what a source rank sends."""
@@ -118,7 +116,7 @@ class GridPlan:
         found = self._taking.get(position)
         if found is None:
             if self._is_simple:
-                receives = tuple(sorted(self._grids.received(position)))
+                receives = tuple(sorted(self.grids.received(position)))
                 found = self._taking[position] = Turning(1, lambda turn: Taken(receives))
                 return found
             boxes = list(self._taken(position))
@@ -143,12 +141,12 @@ class GridPlan:
                     tuple([(taker, 0) for taker in each.takers]),
                     self._delivery(each) if each.takers else None,
                 )
-                for each in self._grids.meetings()
+                for each in self.grids.meetings()
             ]
         return self._shipments
 
     def _taken(self, position: int) -> Iterator[_Moved]:
-        for meeting in self._grids.taken(position):
+        for meeting in self.grids.taken(position):
             box, _, holders, takers, local = meeting
             if position in local:
                 yield _Moved(box, None, (local[position],), (), 0)
@@ -158,7 +156,7 @@ class GridPlan:
 
     def _sent(self, position: int) -> Iterator[_Moved]:
         index = None
-        for meeting in self._grids.sent(position):
+        for meeting in self.grids.sent(position):
             box, _, holders, takers, local = meeting
             for taker, holder in local.items():
                 if holder == position:

@@ -51,7 +51,7 @@ class Planner:
         self._grids: dict[int, GridPair] = {}
         self._tables: dict[tuple[int, Shares, int], DeliveryTable] = {}
         self._volumes: dict[tuple[int, int], int] = {}
-        self._proven: dict[int, Taken] = {}
+        self._proven: dict[tuple[int, int, int], Taken] = {}
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -118,16 +118,14 @@ class Planner:
         return self._proven_of(kind, position, self.plan_of(kind).takes(position).of(rotation))
 
     def _proven_of(self, kind: Kind, position: int, taken: Taken) -> Taken:
-        """Returns legs after they are proven once, so that their identity stands for the proof."""
-        if id(taken) not in self._proven:
-            self._prove(kind.first, position, taken)
+        """Returns legs after they are proven once; kept, so that their identity stands for them."""
+        pair = kind.first
+        key = id(taken), id(pair.geometry), position
+        if key not in self._proven:
+            legs = taken.receives + taken.arrivals
+            _check_exact_cover(pair, position, self._volume(pair, position), legs)
+            self._proven[key] = taken
         return taken
-
-    def _prove(self, pair: TensorPair, position: int, taken: Taken) -> None:
-        """Checks legs once; the planner keeps them, so that their identity stands for them."""
-        legs = taken.receives + taken.arrivals
-        _check_exact_cover(pair, position, self._volume(pair, position), legs)
-        self._proven[id(taken)] = taken
 
     def stored_bytes(self, rank: int) -> int:
         """Returns the wire bytes of all that a destination rank stores, repeats counted.
@@ -135,12 +133,12 @@ class Planner:
         They follow from the rank's layouts, not from what it receives.
         """
         nbytes = 0
-        layouts = {id(pair.dst.layout): pair.dst.layout for pair in self.pairs}
-        positions = {key: layout.position(rank) for key, layout in layouts.items()}
-        for pair in self.pairs:
-            position = positions[id(pair.dst.layout)]
+        positions = self._positions_of(rank)
+        for kind in self.kinds:
+            position = positions[id(kind.dst_ranks)]
             if position is not None:
-                nbytes += self._volume(pair, position) * pair.wire_dtype.itemsize
+                volume = self._volume(kind.first, position) * len(kind.numbers)
+                nbytes += volume * kind.itemsizes[0]
         return nbytes
 
     def _volume(self, pair: TensorPair, position: int) -> int:

@@ -20,6 +20,7 @@ from reshard import (
 from reshard import planner as planner_module
 from reshard.legs import Leg, Taken, Turning
 from reshard.planner import Planner
+from reshard.sweep import SweepPlan
 from reshard.topology import Topology
 
 ROWS = Layout(Mesh.of(fsdp=2), (Shard(0),))
@@ -174,3 +175,15 @@ def test_pairs_of_one_geometry_that_lie_differently_are_planned_apart():
         [(4, 1), (0, 0)],
     )
     assert [t.pair for rank in (1, 2, 3, 4) for t in plan.sends(rank)] == [0, 1]
+
+
+def test_a_rank_is_proven_even_if_its_legs_are_those_of_another_one(monkeypatch):
+    """Rank 2 stores nothing and gets nothing; so would rank 3, by a planner that is broken."""
+    nothing = Taken()
+    monkeypatch.setattr(SweepPlan, "takes", lambda plan, position: Turning(1, lambda turn: nothing))
+    src = TensorSpec("w", (4,), "int8", BoxLayout({0: Box((0,), (4,))}))
+    dst = TensorSpec("w", (4,), "int8", BoxLayout({2: (), 3: Box((0,), (4,))}))
+    plan = make_plan([src], [dst])
+    assert plan.receives(2) == []
+    with pytest.raises(PlanError, match="rank 3 stores 4 elements but the plan writes 0"):
+        plan.receives(3)
