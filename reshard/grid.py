@@ -143,6 +143,8 @@ class CellTable:
             self._check_disjoint()
 
     def _position_of(self, part: int) -> int:
+        if len(self._axes) == 1:
+            return part * self._axes[0][0]
         return sum([part // step % size * stride for stride, size, step in self._axes])
 
     def cell_at(self, position: int) -> int:

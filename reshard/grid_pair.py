@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from reshard.grid import GridSide, NotAGrid, components_of
 from reshard.holders import rotation_of_box
@@ -17,6 +17,8 @@ from reshard.transfer import BoxKey
 __all__ = ["GridPair", "Meeting"]
 
 Ranks = tuple[int, ...]
+Index = tuple[int, ...]
+T = TypeVar("T")
 
 
 class Meeting(NamedTuple):
@@ -99,68 +101,75 @@ class GridPair:
         cells = None if self._is_empty else self._dst.cells_at(position)
         if cells is None:
             return []
-        per_component = [
-            [
-                (far_table.positions[overlap.cell][0], overlap.common)
+        found: list[tuple[int, Index, Index]] = [(self._src.first_position, (), ())]
+        for near_table, far_table, cell in zip(
+            self._dst.tables, self._src.tables, cells, strict=True
+        ):
+            entries = [
+                (far_table.positions[overlap.cell][0], *_edges(overlap.common))
                 for ours in near_table.cells[cell]
                 for overlap in far_table.overlaps(ours)
             ]
-            for near_table, far_table, cell in zip(
-                self._dst.tables, self._src.tables, cells, strict=True
-            )
-        ]
-        first = self._src.first_position
-        legs = []
-        for meeting in product(*per_component):
-            start, stop = self._bounds([common for _, common in meeting])
-            legs.append(Leg(start, 0, sum([offset for offset, _ in meeting], first), stop))
-        return legs
+            found = [
+                (holder + offset, (*low, *start), (*high, *stop))
+                for holder, low, high in found
+                for offset, start, stop in entries
+            ]
+        return [Leg(start, 0, holder, stop) for holder, (start, stop) in self._ordered(found)]
 
     def _taken_of(self, cells: tuple[int, ...]) -> Iterator[Meeting]:
         copies = self._dst.positions_of(cells)
-        for src_cells, wanted, common in self._overlaps(cells, self._dst, self._src):
-            yield self._meeting(wanted, common, self._src.positions_of(src_cells), copies)
+        for (src_cells, turn), box in self._overlaps(cells, self._dst, self._src):
+            yield self._meeting(box, turn, self._src.positions_of(src_cells), copies)
 
     def _sent_of(self, cells: tuple[int, ...]) -> Iterator[Meeting]:
         holders = self._src.positions_of(cells)
-        for dst_cells, wanted, common in self._overlaps(cells, self._src, self._dst):
-            yield self._meeting(wanted, common, holders, self._dst.positions_of(dst_cells))
+        for (dst_cells, turn), box in self._overlaps(cells, self._src, self._dst):
+            yield self._meeting(box, turn, holders, self._dst.positions_of(dst_cells))
 
-    def _meeting(self, wanted: BoxKey, common: BoxKey, holders: Ranks, copies: Ranks) -> Meeting:
-        turn = rotation_of_box(*wanted)
+    def _meeting(self, box: BoxKey, turn: int, holders: Ranks, copies: Ranks) -> Meeting:
         if self._ranks is None:
-            return Meeting(common, turn, holders, copies, {})
+            return Meeting(box, turn, holders, copies, {})
         src_ranks, dst_ranks = self._ranks
         holding = {src_ranks[holder]: holder for holder in holders}
         local = {copy: holding[rank] for copy in copies if (rank := dst_ranks[copy]) in holding}
         takers = tuple([copy for copy in copies if copy not in local])
-        return Meeting(common, turn, holders, takers, local)
+        return Meeting(box, turn, holders, takers, local)
 
     def _overlaps(
-        self, cells: tuple[int, ...], near: GridSide, far: GridSide
-    ) -> Iterator[tuple[tuple[int, ...], BoxKey, BoxKey]]:
-        """Yields (far cells, whole destination box, common box) of each meeting of our region."""
-        is_near = near is self._dst
-        per_component = [
-            [
-                (overlap.cell, ours if is_near else overlap.theirs, overlap.common)
-                for ours in near_table.cells[cell]
-                for overlap in far_table.overlaps(ours)
-            ]
-            for near_table, far_table, cell in zip(near.tables, far.tables, cells, strict=True)
-        ]
-        for meeting in product(*per_component):
-            yield (
-                tuple([cell for cell, _, _ in meeting]),
-                self._bounds([wanted for _, wanted, _ in meeting]),
-                self._bounds([common for _, _, common in meeting]),
-            )
+        self, cells: Index, near: GridSide, far: GridSide
+    ) -> Iterator[tuple[tuple[Index, int], BoxKey]]:
+        """Yields far cells, turn and box of each meeting of our region.
 
-    def _bounds(self, parts: list[Bounds]) -> BoxKey:
-        flat = [bound for part in parts for bound in part]
-        if self._order is not None:
-            flat = [flat[i] for i in self._order]
-        return tuple([a for a, _ in flat]), tuple([b for _, b in flat])
+        Turns of whole boxes (`rotation_of_box`) are sums over dims, so components add theirs.
+        """
+        is_near = near is self._dst
+        found: list[tuple[tuple[Index, int], Index, Index]] = [(((), 0), (), ())]
+        for near_table, far_table, cell in zip(near.tables, far.tables, cells, strict=True):
+            entries = [
+                (other, rotation_of_box(*_edges(ours if is_near else theirs)), *_edges(common))
+                for ours in near_table.cells[cell]
+                for other, theirs, common in far_table.overlaps(ours)
+            ]
+            found = [
+                (((*others, other), total + turn), (*low, *start), (*high, *stop))
+                for (others, total), low, high in found
+                for other, turn, start, stop in entries
+            ]
+        return self._ordered(found)
+
+    def _ordered(self, found: list[tuple[T, Index, Index]]) -> Iterator[tuple[T, BoxKey]]:
+        """Yields bounds that were found component by component in the order of the dims."""
+        order = self._order
+        for what, start, stop in found:
+            if order is None:
+                yield what, (start, stop)
+            else:
+                yield what, (tuple([start[i] for i in order]), tuple([stop[i] for i in order]))
+
+
+def _edges(bounds: Bounds) -> BoxKey:
+    return tuple([a for a, _ in bounds]), tuple([b for _, b in bounds])
 
 
 def _plain_side(side: Side) -> Side:
