@@ -10,7 +10,7 @@ from reshard.errors import PlanError
 from reshard.floor import Floor, find_floor
 from reshard.loads import Loads, find_loads
 from reshard.planner import Planner
-from reshard.rounds import Pace, pace_of_all
+from reshard.rounds import BudgetError, Pace, pace_of_all
 from reshard.spans import Spans
 from reshard.timing import Platform, Prediction, busiest_link, predict, predict_gather_and_broadcast
 from reshard.topology import Topology
@@ -128,7 +128,14 @@ def _schedule_of(plan: Plan, planner: Planner, loads: Loads) -> tuple[Pace, int]
     At run time all ranks agree on the pace; of many ranks a few have to speak for the others here.
     """
     plans = [planner.plan_rank(rank) for rank in _speakers(planner, loads)]
-    pace = pace_of_all(plans, Spans(planner.kinds), plan.staging_bytes)
+    spans = Spans(planner.kinds)
+    try:
+        pace = pace_of_all(plans, spans, plan.staging_bytes)
+    except BudgetError as error:
+        if planner is plan.planner:
+            raise
+        # What is only compared with the plan may need more memory than there is.
+        pace = pace_of_all(plans, spans, error.least)
     return pace, max([len(each.messages) for each in plans])
 
 

@@ -239,7 +239,6 @@ def make_delivery(
     itemsize: int,
     direct: tuple[int, int] = (1, 1),
     weights: Mapping[tuple[int, ...], Weights] = MappingProxyType({}),
-    link_ratio: float = math.inf,
 ) -> Delivery:
     """Returns the delivery of a box of turn and rotation 0.
 
@@ -251,16 +250,11 @@ def make_delivery(
         direct: numerator and denominator of the share of far domains that holders serve
             themselves; at least one domain is.
         weights: of groups of holders that do not share evenly, by their indices.
-        link_ratio: as in `Places`. Where links are too slow to exchange stripes, each rank of a far
-            domain gets the box for itself.
     """
     num_takers, num_holders = len(takers.places), len(holders.places)
     by_domain = dict(zip(holders.domains, holders.groups, strict=True))
     is_one_domain = takers.domains == holders.domains and len(takers.groups) == 1
-    are_split = [link_ratio * len(members) < len(members) - 1 for members in takers.groups]
-    if any(are_split):
-        direct = 1, 1
-    is_apart = (takers.are_apart or all(are_split)) and by_domain.keys().isdisjoint(takers.domains)
+    is_apart = takers.are_apart and by_domain.keys().isdisjoint(takers.domains)
     if (is_one_domain and num_takers <= num_holders) or (is_apart and direct[0] == direct[1]):
         of_all = weights.get(tuple(range(num_holders)), ())
         return make_plain_delivery(
@@ -270,12 +264,11 @@ def make_delivery(
     far: list[tuple[int, ...]] = []
     way: list[_Way] = []
     num_near = len(by_domain.keys() & takers.domains)
-    parts = zip(takers.domains, takers.groups, are_split, strict=True)
-    for domain, members, is_split in parts:
+    for domain, members in zip(takers.domains, takers.groups, strict=True):
         own = by_domain.get(domain)
         if own is None:
-            way.append(_Way(num_near, len(far), is_shared=not is_split))
-            far += [(member,) for member in members] if is_split else [members]
+            way.append(_Way(num_near, len(far), is_shared=True))
+            far.append(members)
             continue
         # Where takers are more, each holder would send more than a taker receives; so they send
         # one copy.

@@ -137,15 +137,16 @@ class _Rates:
 
 def _closed_sums(held: Counter[Group]) -> list[tuple[Group, int]]:
     """Returns, per set of holders, the bytes that it or a part of it alone holds."""
-    masks = {holders: sum([1 << holder for holder in holders]) for holders in held}
     everyone = tuple(sorted({holder for holders in held for holder in holders}))
+    bit = {holder: 1 << number for number, holder in enumerate(everyone)}
+    masks = {holders: sum([bit[holder] for holder in holders]) for holders in held}
     sets = dict.fromkeys((*held, everyone) if held else ())
     sums: list[tuple[Group, int]] = []
     for holders in sets:
         if len(holders) == 1:
             sums.append((holders, held[holders]))
             continue
-        outside = ~sum([1 << holder for holder in holders])
+        outside = ~sum([bit[holder] for holder in holders])
         inside = [nbytes for part, nbytes in held.items() if not masks[part] & outside]
         sums.append((holders, sum(inside)))
     return sums

@@ -88,7 +88,6 @@ class PlaceTable:
             tuple([numbers.get(domains[rank], 0) for rank in src]),
             tuple([numbers[domains[rank]] for rank in dst]),
             self._direct_share(topology, src, dst),
-            self._link_ratio(topology, src, dst),
         )
 
     def _numbers_of_domains(self, topology: Topology, ranks: Ranks) -> dict[int, int]:
@@ -120,17 +119,6 @@ class PlaceTable:
             return 1, 1
         share = Fraction(max(1 / load, least)).limit_denominator(_FINEST_SHARE)
         return (share.numerator, share.denominator) if share else (1, _FINEST_SHARE)
-
-    def _link_ratio(self, topology: Topology, src: Ranks, dst: Ranks) -> float:
-        """Returns how many times faster it is to exchange stripes of a box than to send it whole.
-
-        Of n ranks in a domain each takes in an n-th of the box and gets the rest over its link.
-        That is worth it if the rest is there before the whole box had come over the cards, or
-        before the holders had sent it n times.
-        """
-        rate = topology.link_bytes_per_second * len(dst) / self._rate(topology, dst)
-        ratio = rate * max(1.0, self._load(topology, src, dst))
-        return ratio if ratio < 1 else math.inf
 
     def _load(self, topology: Topology, src: Ranks, dst: Ranks) -> float:
         """Returns how busy holders are that serve all domains, by how busy the domains are."""

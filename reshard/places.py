@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 from reshard.delivery import Delivery, make_plain_delivery
@@ -20,14 +19,11 @@ class Places(NamedTuple):
     Attributes:
         src, dst: domain of each rank; 0 for holders in whose domain nobody wants anything.
         direct: numerator and denominator of the share of far domains that holders serve themselves.
-        link_ratio: how fast links inside a domain are, by a rank's share of the cards; the more so
-            the busier the holders are. Infinite from 1 on.
     """
 
     src: tuple[int, ...]
     dst: tuple[int, ...]
     direct: tuple[int, int] = (1, 1)
-    link_ratio: float = math.inf
 
 
 class DeliveryTable:
@@ -83,7 +79,6 @@ class DeliveryTable:
                 self._itemsize,
                 self._places.direct,
                 dict(shares),
-                self._places.link_ratio,
             )
             # The groups stay, or other ones could get their ids.
             found = self._found[key] = made, wanting, holding

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
 from reshard.cluster_view import ClusterView, make_view
+from reshard.domain_choice import make_planner
 from reshard.errors import PlanError
 from reshard.finding import Finding
 from reshard.lint import lint
@@ -46,7 +47,6 @@ class Plan:
         pairs: the tensors that move, in plan order.
         staging_bytes: budget of each process for chunks under way.
         topology: where ranks are; None means that holders serve everybody.
-        planner: works out each rank's part; for views of the whole plan.
     """
 
     def __init__(
@@ -74,8 +74,12 @@ class Plan:
                 f"topology {topology.name!r} places ranks 0 to {topology.num_ranks - 1}, but a "
                 f"layout has rank {max(self.ranks)}. Give a topology of all ranks of both sides."
             )
-        self.planner = Planner(self.pairs, topology)
         self._rank_plans: dict[int, RankPlan] = {}
+
+    @cached_property
+    def planner(self) -> Planner:
+        """Works out each rank's part; for views of the whole plan."""
+        return make_planner(self.pairs, self.topology)
 
     @cached_property
     def src_ranks(self) -> tuple[int, ...]:
@@ -182,7 +186,9 @@ class Plan:
             # They follow from all of that, but by floats: better compared than trusted.
             content.update(str(sorted(self.planner.shares.items())).encode())
         content.update(str(self.staging_bytes).encode())
-        content.update(b"" if self.topology is None else self.topology.to_json().encode())
+        if self.topology is not None:
+            content.update(self.topology.to_json().encode())
+            content.update(b"" if self.planner.topology is not None else b"holders alone")
         return content.hexdigest()
 
     def check(self) -> None:

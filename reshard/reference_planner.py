@@ -106,8 +106,8 @@ class _Region:
         holding = group_by_domain(tuple([self.domains[rank] for rank in self.givers]))
         groups = {tuple(range(num_givers)), *holding.groups}
         weights_of = {group: self._weights(shares, group) for group in groups}
-        direct, ratio = self.places.direct, self.places.link_ratio
-        return make_delivery(shape, wanting, holding, itemsize, direct, weights_of, ratio)
+        direct = self.places.direct
+        return make_delivery(shape, wanting, holding, itemsize, direct, weights_of)
 
     def _weights(self, shares: dict[Ranks, Weights], holders: Ranks) -> Weights:
         ranks = [self.givers[holder] for holder in holders]

@@ -21,7 +21,15 @@ from reshard.rank_plan import RankPlan
 from reshard.spans import Spans
 from reshard.traffic import MAX_ROUNDS, Traffic
 
-__all__ = ["MAX_GROUP_OPERATIONS", "Pace", "Rounds", "agreed", "pace_of", "pace_of_all"]
+__all__ = [
+    "MAX_GROUP_OPERATIONS",
+    "BudgetError",
+    "Pace",
+    "Rounds",
+    "agreed",
+    "pace_of",
+    "pace_of_all",
+]
 
 MAX_GROUP_OPERATIONS = 256
 """Sends and receives that one rank posts together at most."""
@@ -29,6 +37,19 @@ MAX_GROUP_OPERATIONS = 256
 _BUFFERS = 2  # One that is packed or unpacked while the other is on the wire.
 _MIN_ROUNDS = 16
 _MIN_ROUND_BYTES = 4 << 20  # of a rank; less takes no longer than what a round costs by itself
+
+
+class BudgetError(PlanError):
+    """Memory for chunks under way does not suffice.
+
+    Args:
+        message: says whose it is.
+        least: bytes that suit all ranks that were looked at; an attribute as well.
+    """
+
+    def __init__(self, message: str, least: int) -> None:
+        super().__init__(message)
+        self.least = least
 
 
 class Pace(NamedTuple):
@@ -105,7 +126,7 @@ def pace_of(plan: RankPlan, spans: Spans, staging_bytes: int) -> Pace:
             have to fit.
 
     Raises:
-        PlanError: if the budget is too small for any number of rounds.
+        BudgetError: if the budget is too small for any number of rounds.
     """
     return pace_of_all([plan], spans, staging_bytes)
 
@@ -114,7 +135,7 @@ def pace_of_all(plans: Iterable[RankPlan], spans: Spans, staging_bytes: int) -> 
     """Returns the pace that suits several ranks.
 
     Raises:
-        PlanError: if the budget is too small for one of them, naming one that suits all.
+        BudgetError: if the budget is too small for one of them.
     """
     pace = Pace(1, 1)
     refused: dict[int, int] = {}
@@ -135,9 +156,10 @@ def pace_of_all(plans: Iterable[RankPlan], spans: Spans, staging_bytes: int) -> 
         pace = agreed([pace, Pace(num_rounds, _num_groups(plan.rank, peers))])
     if refused:
         worst = max(refused, key=refused.__getitem__)
-        raise PlanError(
+        raise BudgetError(
             f"staging_bytes={staging_bytes} is too small for rank {worst} even in {MAX_ROUNDS} "
-            f"rounds: give at least {refused[worst]}."
+            f"rounds: give at least {refused[worst]}.",
+            refused[worst],
         )
     return pace
 

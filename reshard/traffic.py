@@ -44,7 +44,7 @@ class Traffic:
 
     def __init__(self, plan: RankPlan, spans: Spans) -> None:
         self._plan, self._spans = plan, spans
-        self._sums: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+        self._sums: dict[int, list[tuple[int, int, int]]] = {}
         self.nbytes = 0
         flows: dict[tuple[int, int, int], list[tuple[float, float]]] = {}
         widest: dict[tuple[int, int, int], int] = {}
@@ -104,7 +104,10 @@ class Traffic:
         for start, moved, rate, stop in self._steps():
             if moved + rate * (stop - start) + 1 > budget:
                 time = start + (budget - 1 - moved) / rate
-                return min(MAX_ROUNDS, math.ceil(1 / time)) if time > 0 else MAX_ROUNDS
+                number = min(MAX_ROUNDS, math.ceil(1 / time)) if time > 0 else MAX_ROUNDS
+                while self.most_within(1 / number) > budget:  # by one byte, as that rounds up
+                    number += 1
+                return number
         return 1
 
     def _rounds_in_order(self, budget: int, mean: int) -> int | None:
@@ -139,11 +142,10 @@ class Traffic:
         legs, ranks = batch.legs, batch.ranks
         # Between ranks that are on one side only, nothing that holders send stays where it is.
         is_apart = side < _NUM_FIRST and batch.kind.first.geometry.is_disjoint
-        key = id(legs), 0 if is_apart else id(ranks)
-        found = self._sums.get(key)
+        found = self._sums.get(id(legs))  # legs are shared by tensors to which our rank is alike
         if found is None:
             others = legs if is_apart else _to_others(self._plan.rank, legs, ranks)
-            found = self._sums[key] = _sums_per_hop(others)
+            found = self._sums[id(legs)] = _sums_per_hop(others)
         return found
 
     def _steps(self) -> Iterator[tuple[float, float, float, float]]:

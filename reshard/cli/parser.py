@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections.abc import Sequence
 from typing import NoReturn
 
 from reshard.suggestion import did_you_mean
@@ -21,18 +22,19 @@ class ArgumentParser(argparse.ArgumentParser):
         sys.stderr.write(f"{self.prog}: {message}.{meant} See '{self.prog} --help'.\n")
         raise SystemExit(2)
 
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Refuses what a command does not know in that command's own name."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
+
     def _meant(self, message: str) -> str:
         """Returns what was meant by a command, a choice or an option that does not exist."""
         choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
         if choice:
             return did_you_mean(choice[1], re.findall(r"[\w-]+", choice[2]))
         option = re.search(r"unrecognized arguments: (--[\w-]+)", message)
-        return did_you_mean(option[1], self._options()) if option else ""
-
-    def _options(self) -> list[str]:
-        found = list(self._option_string_actions)
-        for action in self._actions:
-            if isinstance(action, argparse._SubParsersAction):
-                for parser in dict.fromkeys(action.choices.values()):
-                    found += parser._option_string_actions
-        return found
+        return did_you_mean(option[1], self._option_string_actions) if option else ""

@@ -20,6 +20,7 @@ LAYERS = {
         "logical_space", "remedies", "matching", "holders", "fair_shares", "lines", "delivery",
         "domain_delivery", "places", "grid", "grid_pair", "sweep", "geometry_plan", "kinds",
         "place_table", "supplies", "rank_plan", "planner", "spans", "timeline", "traffic",
+        "domain_choice",
         "reference_planner", "schedule", "spec_codec", "spec_merge",
         "box_sets", "shipment", "loads", "needs", "floor", "rounds", "timing", "cluster_view",
         "imbalance", "unevenness", "stream_sums",

@@ -41,8 +41,7 @@ def test_loads_are_the_sums_of_the_transfers(is_planned_here, placed):
     with min_stripe_bytes(placed.stripe_bytes):
         planned_on = placed.topology if is_planned_here else None
         plan = make_plan(placed.problem.src, placed.problem.dst, topology=planned_on)
-        planner = Planner(plan.pairs, planned_on)
-        loads = find_loads(planner, placed.topology)
+        loads = find_loads(plan.planner, placed.topology)
         sums = {name: Counter() for name in loads.__slots__[1:]}
         domains = placed.topology.domains
         for transfer in plan.transfers():

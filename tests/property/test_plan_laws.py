@@ -308,7 +308,7 @@ def test_with_domains_too_the_rank_local_plans_are_the_reference_plan(placed):
     with min_stripe_bytes(placed.stripe_bytes):
         received = list(plan.transfers())
         sent = [transfer for rank in plan.ranks for transfer in plan.sends(rank)]
-        reference = list(reference_transfers(plan.pairs, placed.topology))
+        reference = list(reference_transfers(plan.pairs, plan.planner.topology))
     assert len(set(received)) == len(received)
     assert sorted(sent) == sorted(received)
     assert sorted(reference) == sorted(received)

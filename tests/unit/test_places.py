@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from fractions import Fraction
 
 import pytest
@@ -230,20 +229,6 @@ def test_what_is_stored_wider_than_it_is_sent_is_not_passed_on():
         assert Fraction(*found["a"][1].direct) < 1
         assert found["b"][1].direct == (1, 1)
         assert found["a"][0] != found["b"][0]
-
-
-def test_slow_links_count_the_more_the_busier_holders_are():
-    topology = Topology((0, 0, 1, 1), (0, 0, 1, 1), 2, 8.0, 2.0)
-    (_, one), (_, two) = look_up(
-        topology,
-        (replicated(0, 1), replicated(2, 3)),
-        (replicated(0), replicated(2, 3)),
-    )
-    assert one.link_ratio == 0.25
-    # Rank 0 has three quarters of the bytes to send, with half of the cards that take them in.
-    assert two.link_ratio == 0.25 * 1.5
-    fast = dataclasses.replace(topology, link_bytes_per_second=8.0)
-    assert look_up(fast, (replicated(0, 1), replicated(2, 3)))[0][1].link_ratio == math.inf
 
 
 def test_tensors_without_elements_have_places_too():

@@ -21,6 +21,7 @@ from reshard import (
 )
 from reshard.rounds import Pace, Rounds, pace_of, pace_of_all
 from reshard.spans import Spans
+from reshard.timeline import Timeline
 from reshard.traffic import MAX_ROUNDS, Traffic
 
 ONE = Layout(Mesh.of(dp=1), (Replicate(),))
@@ -107,6 +108,35 @@ def test_where_rates_say_too_much_the_order_of_tensors_counts():
     assert max(moved_per_round(plan, 2, number)) <= 25 + traffic.rounding
 
 
+def test_the_most_of_a_time_may_end_at_an_edge():
+    """A fast tensor after a slow one and before a slower one."""
+    plan = plan_of((400,), (200,), (400,))
+    kinds = Spans(plan.planner.kinds)
+    line = Timeline([(0, 0, 400), (0, 1, 2000), (0, 2, 40)], kinds)
+    # The fast one takes a fifth of the time; the rest is best taken before it.
+    assert line.most_within(0.3) == pytest.approx(2000 + 100)
+    assert line.most_within(0.1) == pytest.approx(1000)
+    assert line.most_within(2) == pytest.approx(2440)
+
+
+def test_rounding_is_an_element_per_leg_of_two_tensors():
+    src = [TensorSpec("w", (1000,), "float64", ONE)]
+    dst = [TensorSpec("w", (1000,), "float64", ONE.shifted(1))]
+    assert traffic_of(make_plan(src, dst), 1).rounding == 2 * 8
+
+
+def test_trainers_of_many_shards_need_few_rounds():
+    """Small tensors lie between large ones, which rates alone would count as if side by side."""
+    model = Model.load("qwen3-235b")
+    src, dst = Parallelism.parse("fsdp48"), Parallelism.parse("tp4,dp2")
+    sides = src.specs(model), dst.specs(model, 48)
+    plan = make_plan(*sides, topology=Topology.dgx_h100(56), staging_bytes=64 << 20)
+    assert plan.view.pace.num_rounds < 8000  # some 6,000 by simulation
+    with pytest.raises(PlanError, match="give at least") as caught:
+        _ = make_plan(*sides, topology=Topology.dgx_h100(56), staging_bytes=1 << 10).view
+    assert int(str(caught.value).rsplit(" ", 1)[1].rstrip(".")) < 16 << 20
+
+
 def test_what_fits_at_once_takes_one_round():
     plan = plan_of((1,))
     assert traffic_of(plan, 1).num_rounds(1) == 1
@@ -188,6 +218,19 @@ def test_rounds_are_short_where_something_is_passed_on():
     spans = Spans(plan.planner.kinds)
     assert pace_of(plan.rank_plan(1), spans, 1 << 32).num_rounds == 16
     assert pace_of(plan.rank_plan(0), spans, 1 << 32).num_rounds == 1
+
+
+def test_rounds_are_the_shorter_the_more_often_something_is_passed_on():
+    """A chain of three domains, one card each."""
+    places = (0, 1, 2, 3)
+    everyone = Layout.replicated(Mesh.of(x=3)).shifted(1)
+    sides = [TensorSpec("w", (1 << 28,), "uint8", each) for each in (ONE, everyone)]
+    topology = Topology(places, places, 1, 1.0, 100.0)
+    plan = make_plan(sides[:1], sides[1:], topology=topology)
+    spans = Spans(plan.planner.kinds)
+    found = [pace_of(plan.rank_plan(rank), spans, 1 << 32).num_rounds for rank in (1, 2, 3)]
+    assert plan.num_hops == 3
+    assert found == [16, 32, 32]
 
 
 def test_a_long_chain_of_domains_fits_the_budget_in_every_slot():
