@@ -221,7 +221,7 @@ def test_layout_case_f2_offsets_are_64_bits_wide():
 
 # ---- hops: what a destination rank sends on it reads from its own array --------------------------
 
-TWO_DOMAINS = Topology((0, 1, 1), (0, 1, 1), 1, 1.0, 1.0)
+TWO_DOMAINS = Topology((0, 1, 1), (0, 1, 1), 1, 1.0, 9.0)
 
 
 def hop_tables(src, dst, hop, ranks=(0, 1, 2), topology=TWO_DOMAINS, **options):

@@ -17,8 +17,9 @@ def test_versions_of_what_is_installed(capsys):
 
 
 def test_a_missing_native_library_is_told_and_not_raised(capsys, monkeypatch):
-    monkeypatch.delitem(sys.modules, "reshard._native", raising=False)
-    monkeypatch.delattr(reshard, "_native", raising=False)
+    for name in ("_native", "_native_border"):
+        monkeypatch.delitem(sys.modules, f"reshard.{name}", raising=False)
+        monkeypatch.delattr(reshard, name, raising=False)
     monkeypatch.setitem(sys.modules, "reshard._native_bindings", None)
     reshard.show_versions()
     assert "cannot load the native library of reshard" in capsys.readouterr().out
