@@ -33,6 +33,7 @@ from reshard import (
     Topology,
     make_plan,
 )
+from reshard.domain_choice import make_planner
 from reshard.matching import TensorPair, match
 from reshard.planner import Planner
 from reshard.rounds import pace_of
@@ -59,7 +60,7 @@ def _pairs_of(model: str) -> tuple[list[TensorPair], int, int]:
 def _plan_ms(pairs: list[TensorPair], ranks: list[int], topology: Topology | None) -> float:
     """Plans ranks with their schedules; returns processor milliseconds."""
     start = time.thread_time()
-    planner = Planner(pairs, topology)
+    planner = make_planner(pairs, topology)
     for rank in ranks:
         pace_of(planner.plan_rank(rank), Spans(planner.kinds), _STAGING_BYTES)
     return (time.thread_time() - start) * 1e3

@@ -50,11 +50,7 @@ def make_planner(pairs: Sequence[TensorPair], topology: Topology | None) -> Plan
 
 def _has_fast_links(kinds: Sequence[Kind], topology: Topology) -> bool:
     """True if links are fast beside cards, for what is passed on as wide as it is stored."""
-    shares = {kind.dst_ranks: 0.0 for kind in kinds}
-    for ranks in shares:
-        shares[ranks] = topology.network_rate(ranks) / len(ranks)
-    return all(
-        topology.link_bytes_per_second
-        >= _FAST * shares[kind.dst_ranks] * max(1.0, kind.itemsizes[1] / kind.itemsizes[0])
-        for kind in kinds
-    )
+    widest = max([kind.itemsizes[1] / kind.itemsizes[0] for kind in kinds], default=1.0)
+    distinct = {id(kind.dst_ranks): kind.dst_ranks for kind in kinds}.values()
+    share = max([topology.network_rate(ranks) / len(ranks) for ranks in distinct], default=0.0)
+    return topology.link_bytes_per_second >= _FAST * share * max(1.0, widest)

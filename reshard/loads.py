@@ -68,9 +68,13 @@ class Loads:
 
 
 class _Volumes:
-    """What one delivery has its ranks send and receive, in indices of the striped dim.
+    """What a group of ranks sends and receives, by their index; pairs are (within, across domains).
 
-    Each list goes over the holders or over the takers. Pairs are (within the domain, across).
+    Attributes:
+        sent: per holder.
+        received: per taker, of what holders send.
+        forwarded, arrived: per taker, of what takers send on.
+        copied: per taker, of what it has received and stores several times.
     """
 
     def __init__(self, num_holders: int, num_takers: int) -> None:
@@ -81,24 +85,16 @@ class _Volumes:
         self.copied = [0] * num_takers
 
 
-class _PositionLoads:
-    """Elements that move for one tensor of a geometry, by position; pairs as in `_Volumes`.
+class _PositionLoads(_Volumes):
+    """Elements that move for one tensor of a geometry, by position of both sides.
 
     Attributes:
-        sent: per source position.
-        received: per destination position, of what holders send.
-        forwarded, arrived: per destination position, of what destination ranks send on.
-        copied: per destination position, of what it holds as a source.
-        copied_on: per destination position, of what it has received and stores several times.
+        in_place: per destination position, of what it holds as a source.
     """
 
     def __init__(self, num_src: int, num_dst: int) -> None:
-        self.sent = [0] * num_src, [0] * num_src
-        self.received = [0] * num_dst, [0] * num_dst
-        self.forwarded = [0] * num_dst, [0] * num_dst
-        self.arrived = [0] * num_dst, [0] * num_dst
-        self.copied = [0] * num_dst
-        self.copied_on = [0] * num_dst
+        super().__init__(num_src, num_dst)
+        self.in_place = [0] * num_dst
 
     def add(self, shipment: Shipment, volumes: _Volumes, per_index: int) -> None:
         """Adds what a shipment moves between ranks."""
@@ -108,7 +104,7 @@ class _PositionLoads:
             _add_at(self.received[link], takers, volumes.received[link], per_index)
             _add_at(self.forwarded[link], takers, volumes.forwarded[link], per_index)
             _add_at(self.arrived[link], takers, volumes.arrived[link], per_index)
-        _add_at(self.copied_on, takers, volumes.copied, per_index)
+        _add_at(self.copied, takers, volumes.copied, per_index)
 
 
 def _add_at(sums: list[int], positions: Sequence[int], volumes: list[int], factor: int) -> None:
@@ -136,7 +132,7 @@ class _GeometryLoads:
         self.always = _PositionLoads(*sizes)
         for shipment in plan.shipments():
             for _, taker, _ in shipment.local:
-                self.always.copied[taker] += shipment.num_elements
+                self.always.in_place[taker] += shipment.num_elements
             delivery = shipment.delivery
             if delivery is None:
                 continue
@@ -261,8 +257,8 @@ class _RankLoads:
             _add_all(self._sums["forwarded"], dst, loads.forwarded[link], later)
             _add_all(received, dst, loads.arrived[link], later)
         _add_all(self._sums["network_forwarded"], dst, loads.forwarded[1], later)
-        _add_all(self._sums["copied"], dst, loads.copied, first)
-        _add_all(self._sums["copied"], dst, loads.copied_on, later)
+        _add_all(self._sums["copied"], dst, loads.in_place, first)
+        _add_all(self._sums["copied"], dst, loads.copied, later)
 
     def sums(self) -> Loads:
         """Returns what was added."""

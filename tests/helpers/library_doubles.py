@@ -6,8 +6,6 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
-
 __all__ = ["cuda_double", "nccl_double"]
 
 _SOURCES = Path(__file__).resolve().parents[2] / "native/tests/doubles"
@@ -26,7 +24,7 @@ def cuda_double(folder: Path, *definitions: str) -> Path:
 def _compile(source: str, target: Path, definitions: tuple[str, ...]) -> Path:
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
-        pytest.skip("no C compiler")
+        raise RuntimeError("these tests need a C compiler, as building reshard does")
     target.parent.mkdir(parents=True, exist_ok=True)
     flags = ["-shared", "-fPIC", f"-Wl,-soname,{target.name}", *[f"-D{d}" for d in definitions]]
     subprocess.run([compiler, *flags, _SOURCES / source, "-o", target], check=True, timeout=60)

@@ -20,30 +20,9 @@ struct NcclUniqueId {
   char internal[128];
 };
 
-enum NcclResult : int {
-  kNcclSuccess = 0,
-  kNcclInProgress = 7,
-};
+struct NcclConfig;
 
-enum NcclDataType : int {
-  kNcclUint8 = 1,
-};
-
-// The part of ncclConfig_t that NCCL 2.18 and all later versions have; they read `size` bytes.
-struct NcclConfig {
-  std::size_t size;
-  unsigned int magic;
-  unsigned int version;
-  int blocking;
-  int cga_cluster_size;
-  int min_ctas;
-  int max_ctas;
-  const char* net_name;
-  int split_share;
-};
-static_assert(sizeof(NcclConfig) == 48 && offsetof(NcclConfig, net_name) == 32 &&
-              offsetof(NcclConfig, split_share) == 40);
-
+constexpr int kNcclSuccess = 0;
 constexpr int kMinNcclVersion = 21800;
 
 using NcclStream = struct CudaOpaqueStream*;
