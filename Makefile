@@ -30,7 +30,8 @@ check-python:
 PORT ?= 29600
 CHECKPOINT := build/demo/checkpoint
 PACKAGE_SOURCES := $(wildcard pyproject.toml CMakeLists.txt native/CMakeLists.txt) \
-	$(shell find reshard reshard_jax reshard_torch native/bindings native/include native/src \
+	$(shell find reshard reshard_jax reshard_torch native/bindings native/include \
+		native/kernels native/src \
 		-type f -not -name '*.pyc')
 
 .PHONY: demo
@@ -97,7 +98,7 @@ WORKERS ?= 2
 
 .PHONY: test test-unit test-processes
 test: build native-test ## Run all tests that need no GPU
-	@RESHARD_REQUIRE=torch,jax $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+	@RESHARD_REQUIRE=torch,jax,nvrtc $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 test-unit: build ## Run the tests of single modules, and the laws over random layouts
 	@$(BIN)/python -m pytest tests/unit tests/property tests/architecture tests/abi
@@ -143,7 +144,7 @@ lint: setup ## Check style
 format: setup ## Format Python and C++
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
-	@git ls-files 'native/*.cc' 'native/*.h' 'native/*.c' | grep -v bindings/ \
+	@git ls-files 'native/*.cc' 'native/*.h' 'native/*.c' 'native/*.cu' | grep -v bindings/ \
 		| xargs $(BIN)/clang-format -i
 
 types: build ## Check types

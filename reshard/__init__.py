@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from reshard.box import Box
-from reshard.buffers import Buffer, BufferKey, check_apart, check_buffers
+from reshard.buffers import Buffer, BufferKey, check_apart, check_buffers, devices_of
 from reshard.dtypes import DType
 from reshard.errors import (
     LayoutError,
@@ -41,6 +41,7 @@ from reshard.segmented_layout import SegmentedLayout
 from reshard.tensor_spec import Padding, Part, TensorSpec
 from reshard.topology import Topology
 from reshard.transfer import Transfer
+from reshard.transport_choice import Transport
 
 if TYPE_CHECKING:
     from reshard.contribution import Roster, make_contribution
@@ -92,12 +93,14 @@ __all__ = [
     "Topology",
     "Transfer",
     "TransferTimeout",
+    "Transport",
     "TransportError",
     "UnsupportedError",
     "VerificationError",
     "check_apart",
     "check_buffers",
     "check_names",
+    "devices_of",
     "fingerprint_of_values",
     "local_array",
     "make_contribution",

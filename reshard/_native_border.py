@@ -23,7 +23,7 @@ except ImportError as error:
         "it in a checkout with 'pip install -e .' (needs a C++17 compiler)."
     ) from error
 
-__all__ = ["check", "ffi", "is_abort", "lib"]
+__all__ = ["check", "ffi", "has_cause_elsewhere", "is_abort", "lib"]
 
 _EXCEPTIONS: dict[int, type[Exception]] = {
     lib.RESHARD_STATUS_INVALID_ARGUMENT: PlanError,
@@ -60,6 +60,12 @@ def check(status: int) -> None:
     lib.reshard_last_error_ranks(ranks, ranks + 1)
     rank, peer = (int(value) if value >= 0 else None for value in ranks)
     raise exception(message, rank=rank, peer=peer, status=status)
+
+
+def has_cause_elsewhere(error: TransportError) -> bool:
+    """Says whether only others know why a run ended: it was aborted, or NCCL lost somebody."""
+    is_lost = error.status == int(lib.RESHARD_STATUS_PEER_LOST) and error.peer is None
+    return is_abort(error) or is_lost
 
 
 def is_abort(error: TransportError) -> bool:

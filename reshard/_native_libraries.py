@@ -2,41 +2,40 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from reshard._native_border import check, ffi, lib
+from reshard.environment import cuda_library
 
-__all__ = ["CudaDriver", "NcclFile", "open_cuda", "open_nccl"]
+__all__ = [
+    "CompiledKernels",
+    "CudaLibrary",
+    "NcclLibrary",
+    "compile_kernels",
+    "kernel_source",
+    "nvrtc_version",
+]
 
 
-class NcclFile(NamedTuple):
-    """A copy of NCCL that this process has open.
+class CompiledKernels(NamedTuple):
+    """The device kernels for one architecture.
+
+    Attributes:
+        image: machine code, as the CUDA driver loads it.
+        log: registers, spills and shared memory of each kernel, in the compiler's words.
+    """
+
+    image: bytes
+    log: str
+
+
+class NcclLibrary:
+    """An open copy of NCCL; stays open until the process ends.
 
     Attributes:
         path: of its file.
         version: as NCCL counts it: 23203 is 2.32.3.
-    """
-
-    path: str
-    version: int
-
-
-class CudaDriver(NamedTuple):
-    """The CUDA driver of this machine.
-
-    Attributes:
-        path: of its file.
-        version: of the newest CUDA that it supports: 12080 is 12.8.
-        num_devices: GPUs that this process may use.
-    """
-
-    path: str
-    version: int
-    num_devices: int
-
-
-def open_nccl(name: str) -> NcclFile:
-    """Opens a copy of NCCL, which then stays open until the process ends.
+        handle: for other native modules.
 
     Args:
         name: path of its file, or the name of what is open already or what the loader finds.
@@ -44,26 +43,93 @@ def open_nccl(name: str) -> NcclFile:
     Raises:
         UnsupportedError: saying what is missing: the file, a function, a newer version.
     """
-    out = ffi.new("reshard_nccl **")
-    check(lib.reshard_nccl_open(name.encode(), out))
-    try:
-        path = ffi.string(lib.reshard_nccl_path(out[0])).decode(errors="surrogateescape")
-        return NcclFile(path, int(lib.reshard_nccl_version(out[0])))
-    finally:
-        lib.reshard_nccl_destroy(out[0])
+
+    def __init__(self, name: str) -> None:
+        out = ffi.new("reshard_nccl **")
+        check(lib.reshard_nccl_open(name.encode(), out))
+        self.handle: Any = ffi.gc(out[0], lib.reshard_nccl_destroy)
+        self.path = ffi.string(lib.reshard_nccl_path(out[0])).decode(errors="surrogateescape")
+        self.version = int(lib.reshard_nccl_version(out[0]))
+
+    def make_id(self) -> bytes:
+        """Returns what names a new communicator, for one process to give to all.
+
+        Raises:
+            TransportError: NCCL finds no network to meet on.
+        """
+        made = ffi.new("char[]", int(lib.RESHARD_NCCL_ID_BYTES))
+        check(lib.reshard_nccl_make_id(self.handle, made))
+        return bytes(ffi.buffer(made))
 
 
-def open_cuda(name: str = "libcuda.so.1") -> CudaDriver:
-    """Opens the CUDA driver and initialises it; makes no context on any device.
+class CudaLibrary:
+    """The open CUDA driver, initialised, with no context made on any device.
+
+    Args:
+        name: path or name; None means what `RESHARD_CUDA_LIBRARY` names, else `libcuda.so.1`.
+
+    Attributes:
+        path: of its file.
+        version: of the newest CUDA that it supports: 12080 is 12.8.
+        num_devices: GPUs that this process may use.
+        handle: for other native modules.
 
     Raises:
         UnsupportedError: saying what is missing, or what the driver says.
     """
-    out = ffi.new("reshard_cuda **")
-    check(lib.reshard_cuda_open(name.encode(), out))
+
+    def __init__(self, name: str | None = None) -> None:
+        out = ffi.new("reshard_cuda **")
+        check(lib.reshard_cuda_open((name or cuda_library()).encode(), out))
+        self.handle: Any = ffi.gc(out[0], lib.reshard_cuda_destroy)
+        self.path = ffi.string(lib.reshard_cuda_path(out[0])).decode(errors="surrogateescape")
+        self.version = int(lib.reshard_cuda_version(out[0]))
+        self.num_devices = int(lib.reshard_cuda_num_devices(out[0]))
+
+    def architecture(self, device: int) -> str:
+        """Returns "sm_90" or alike for a GPU.
+
+        Raises:
+            PlanError: there is no such GPU in this process.
+        """
+        name = ffi.new("char[16]")
+        check(lib.reshard_cuda_architecture(self.handle, device, name))
+        return str(ffi.string(name).decode())
+
+
+def kernel_source() -> str:
+    """Returns the text of the device kernels, all that NVRTC compiles."""
+    return str(ffi.string(lib.reshard_kernels_source()).decode())
+
+
+def nvrtc_version(name: str) -> int:
+    """Opens NVRTC, which then stays open, and returns its version: 12090 is 12.9.
+
+    Raises:
+        UnsupportedError: saying what is missing.
+    """
+    version = ffi.new("int32_t *")
+    check(lib.reshard_nvrtc_version(name.encode(), version))
+    return int(version[0])
+
+
+def compile_kernels(nvrtc: str, arch: str) -> CompiledKernels:
+    """Compiles the device kernels; takes seconds.
+
+    Args:
+        nvrtc: path or name of the copy of NVRTC.
+        arch: of the device, such as "sm_90".
+
+    Raises:
+        UnsupportedError: saying what is missing, or that this NVRTC does not know the architecture.
+        ReshardError: the kernels do not compile; has the compiler's words.
+    """
+    out = ffi.new("reshard_kernels **")
+    check(lib.reshard_kernels_compile(nvrtc.encode(), arch.encode(), out))
     try:
-        path = ffi.string(lib.reshard_cuda_path(out[0])).decode(errors="surrogateescape")
-        version, count = lib.reshard_cuda_version(out[0]), lib.reshard_cuda_num_devices(out[0])
-        return CudaDriver(path, int(version), int(count))
+        size = int(lib.reshard_kernels_image_size(out[0]))
+        image = bytes(ffi.buffer(lib.reshard_kernels_image(out[0]), size))
+        log = ffi.string(lib.reshard_kernels_log(out[0])).decode(errors="replace")
+        return CompiledKernels(image, log)
     finally:
-        lib.reshard_cuda_destroy(out[0])
+        lib.reshard_kernels_destroy(out[0])

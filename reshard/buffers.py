@@ -19,6 +19,8 @@ __all__ = [
     "BufferSnapshot",
     "check_apart",
     "check_buffers",
+    "devices_of",
+    "name_of_device",
 ]
 
 BufferKey = tuple[int, str]
@@ -27,15 +29,19 @@ BufferKey = tuple[int, str]
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Buffer:
-    """One rank's local array of one stored tensor, in host memory.
+    """One rank's local array of one stored tensor, in host memory or in that of a CUDA device.
 
     Args:
-        address: of the element at index 0 in every dim; ignored if there is no element.
+        address: of the element at index 0 in every dim; ignored if there is no element. CUDA has
+            one space of addresses for the host and all devices of a process, so equal addresses
+            are the same memory whatever `device` says.
         shape: local shape, in elements.
         strides: bytes between neighbours per dim; may be negative, and zero for reading only.
         dtype: element type.
         is_writable: False for arrays that must not change.
         owner: whatever keeps the memory alive; held as long as the buffer is.
+        device: ordinal of the CUDA device in this process whose memory it is, as CUDA counts those
+            that are visible; None for host memory, pinned or not.
     """
 
     address: int
@@ -44,6 +50,7 @@ class Buffer:
     dtype: DType
     is_writable: bool = True
     owner: object = field(default=None, repr=False, compare=False)
+    device: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(self.shape))
@@ -52,6 +59,11 @@ class Buffer:
             raise LayoutError(
                 f"buffer of shape {self.shape} has strides {self.strides}; "
                 "give one per dim, in bytes."
+            )
+        if self.device is not None and (type(self.device) is not int or self.device < 0):
+            raise LayoutError(
+                f"buffer on device {self.device!r}: give the ordinal of a CUDA device, 0 or more, "
+                "or None for host memory."
             )
 
     @property
@@ -90,6 +102,8 @@ class BufferSnapshot:
 class BufferChecks:
     """Checks that every rank has the local arrays that its layouts say, before anything moves.
 
+    All arrays of a rank are in one memory, that of the host or of one device: a rank is one device.
+
     Args:
         specs: tensors of one side, in its own rank numbers.
         ranks: the ranks of this process.
@@ -105,18 +119,26 @@ class BufferChecks:
                 if shape is not None:
                     self._expected.append(((rank, spec.name), shape, spec))
 
-    def check(self, buffers: Mapping[BufferKey, Buffer]) -> None:
-        """Raises LayoutError naming tensor, rank, both values and the remedy."""
+    def check(self, buffers: Mapping[BufferKey, Buffer]) -> dict[int, int | None]:
+        """Returns the device of each rank, as `devices_of` does.
+
+        Raises:
+            LayoutError: naming tensor, rank, both values and the remedy.
+        """
         spans: list[_Span] = []
+        devices = _Devices()
         for key, shape, spec in self._expected:
             buffer = buffers.get(key)
             if buffer is None or buffer.shape != shape or buffer.dtype is not spec.dtype:
                 self._refuse(spec, key[0], shape, buffer)
-            elif self._writes and not buffer.is_empty:
+                continue
+            devices.add(key, buffer)
+            if self._writes and not buffer.is_empty:
                 _check_writable(spec, key[0], buffer)
                 spans.append(_span(key, buffer, len(spans)))
         for first, second in _sharing(spans):
             raise LayoutError(_overlap_text(first[3], second[3]))
+        return devices.found
 
     def _refuse(
         self, spec: TensorSpec, rank: int, shape: tuple[int, ...], buffer: Buffer | None
@@ -141,6 +163,64 @@ class BufferChecks:
         )
 
 
+class _Devices:
+    """The device of each rank, from one array after the other.
+
+    Attributes:
+        found: by rank; None for host memory. Ranks without elements are not in it.
+    """
+
+    def __init__(self) -> None:
+        self.found: dict[int, int | None] = {}
+        self._names: dict[int, str] = {}
+
+    def add(self, key: BufferKey, buffer: Buffer) -> None:
+        """Takes one array into account.
+
+        Raises:
+            LayoutError: if it is in another memory than what its rank gave before.
+        """
+        if buffer.is_empty:
+            return
+        rank, name = key
+        first = self.found.setdefault(rank, buffer.device)
+        if first == buffer.device:
+            self._names.setdefault(rank, name)
+            return
+        raise LayoutError(
+            f"{name}: the local array of rank {rank} is on {name_of_device(buffer.device)}, that "
+            f"of {self._names[rank]} on {name_of_device(first)}. A rank is one device with its "
+            "memory: move one of the two, or give it to a rank of its own."
+        )
+
+
+def devices_of(*sides: Mapping[BufferKey, Buffer]) -> dict[int, int | None]:
+    """Returns the device of each rank, None for host memory; ranks without elements are left out.
+
+    Args:
+        sides: local arrays by (rank, stored name); a process of both sides gives both, in one
+            numbering of ranks.
+
+    Raises:
+        LayoutError: if the arrays of a rank are in different memories.
+
+    Example:
+        >>> gpu = Buffer(4096, (2,), (4,), DType.FLOAT32, device=1)
+        >>> devices_of({(0, "a"): gpu, (1, "a"): Buffer(64, (0,), (4,), DType.FLOAT32)})
+        {0: 1}
+    """
+    devices = _Devices()
+    for buffers in sides:
+        for key, buffer in buffers.items():
+            devices.add(key, buffer)
+    return devices.found
+
+
+def name_of_device(device: int | None) -> str:
+    """Returns how messages call a memory: `the host` or `cuda:1`."""
+    return "the host" if device is None else f"cuda:{device}"
+
+
 def _span(key: BufferKey, buffer: Buffer, group: int) -> _Span:
     low, high = buffer.extent
     return buffer.address + low, buffer.address + high, group, key, buffer
@@ -149,6 +229,7 @@ def _span(key: BufferKey, buffer: Buffer, group: int) -> _Span:
 def _sharing(spans: list[_Span]) -> Iterator[tuple[_Span, _Span]]:
     """Yields the pairs of arrays of different groups that have a byte in common, in any order.
 
+    Only arrays of one memory can have one, and addresses tell memories apart (see `Buffer`).
     Arrays are swept by address: a model has many, and some callers check before every move.
     """
     spans.sort(key=lambda span: span[:3])

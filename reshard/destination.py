@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from reshard.buffers import Buffer, BufferKey
+from reshard.end_arguments import NO_STREAMS
 from reshard.refit_end import RefitEnd
 from reshard.report import RefitReport
 from reshard.tensor_spec import TensorSpec
@@ -40,7 +41,11 @@ class Destination(RefitEnd):
         super().__init__("destination", address, specs, group=group, **options)
 
     def refit(
-        self, buffers: Mapping[BufferKey, Buffer], *, timeout_s: float | None = None
+        self,
+        buffers: Mapping[BufferKey, Buffer],
+        *,
+        timeout_s: float | None = None,
+        streams: Mapping[int, int] = NO_STREAMS,
     ) -> RefitReport:
         """Waits for the source to publish, and returns when this version is whole everywhere.
 
@@ -48,6 +53,8 @@ class Destination(RefitEnd):
             buffers: local arrays per (rank, stored name), written in place.
             timeout_s: how long to wait for the others. Once all are there, the longest limit that
                 any of them gave holds for everybody. None means that of the constructor.
+            streams: by rank, the handle of the CUDA stream on which the caller works with its
+                memory; 0 is the legacy default stream. Ranks in host memory have none.
 
         Raises:
             LayoutError, PlanError: something does not fit; nothing was written, on any rank.
@@ -58,9 +65,15 @@ class Destination(RefitEnd):
 
         Collective: every process of every destination, and `publish` on every process of the
             source.
+
+        Stream: the work is ordered after what the caller queued on its streams so far, and what it
+            queues there later comes after the work. Where a rank has no stream, its memory must be
+            ready when this is called, and is done with when this returns.
         """
         with self.calling():
-            report = self._take_part(buffers, version=None, verify=False, timeout_s=timeout_s)
+            report = self._take_part(
+                buffers, version=None, verify=False, timeout_s=timeout_s, streams=streams
+            )
             self.state, self.version = "ready", report.version
             return report
 

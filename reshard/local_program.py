@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from reshard.buffers import Buffer, BufferKey, BufferSnapshot
 from reshard.errors import LayoutError, PlanError
 from reshard.plan import Plan
 from reshard.program_table import Endpoint, ProgramTables, make_program_tables
+from reshard.rounds import Pace
+from reshard.spans import Spans
 from reshard.verification import FingerprintTable, make_fingerprint_table
 
 if TYPE_CHECKING:
-    from reshard._native import Communicator, Program, RunStats
+    from reshard._native import Communicator, Program, Run, RunStats
 
 __all__ = ["LocalProgram"]
 
@@ -29,6 +32,7 @@ class LocalProgram:
         ranks: the ranks of this process, in the plan's numbers.
         rank_offset: what to add to the rank numbers of buffers to get the plan's.
         src_buffers, dst_buffers: local arrays, in the numbers of the process's side.
+        spans: when tensors move, where they move in rounds.
     """
 
     def __init__(
@@ -38,20 +42,23 @@ class LocalProgram:
         rank_offset: int,
         src_buffers: Buffers,
         dst_buffers: Buffers,
+        *,
+        spans: Spans | None = None,
     ) -> None:
         self._plan = plan
         self._ranks = tuple(ranks)
         self._rank_offset = rank_offset
         self._given: tuple[BufferSnapshot, BufferSnapshot] | None = None
         self._program: Program | None = None
-        self._chunk_bytes = 0
+        self._spans = spans
+        self._size: tuple[int, Pace | None] = (0, None)
         self._has_sums = False
         self._fingerprint_table: FingerprintTable | None = None
         self._fingerprint_shapes: list[_Shape] = []
         self._fingerprint_addresses = array("Q")
         sides = self._shifted(src_buffers), self._shifted(dst_buffers)
         self._check_complete(sides)
-        self.tables: ProgramTables = make_program_tables(plan, self._ranks, *sides)
+        self.tables: ProgramTables = make_program_tables(plan, self._ranks, *sides, spans=spans)
         self._shapes = _shapes(self.tables.endpoints, sides)
 
     def _check_complete(self, sides: tuple[Buffers, Buffers]) -> None:
@@ -73,12 +80,12 @@ class LocalProgram:
                             "layout gives its part; leave the rank out of the mesh if it has none."
                         )
 
-    def compile(self, chunk_bytes: int) -> None:
-        """Makes the native program, with messages of the agreed size."""
+    def compile(self, chunk_bytes: int, pace: Pace | None = None) -> None:
+        """Makes the native program, with messages of the agreed size, or at the agreed pace."""
         from reshard._native import Program
 
         self.close()
-        self._chunk_bytes = chunk_bytes
+        self._size = chunk_bytes, pace
         tables = self.tables
         self._program = Program(
             tables.streams,
@@ -87,7 +94,19 @@ class LocalProgram:
             tables.extents,
             len(tables.endpoints),
             chunk_bytes,
+            hops=tables.hops,
+            spans=tables.spans,
+            num_rounds=0 if pace is None else pace.num_rounds,
+            num_groups=1 if pace is None else pace.num_groups,
         )
+
+    def staging_bytes(self, domains: Sequence[int]) -> int:
+        """Returns the memory for chunks under way of the rank that needs most, in rounds.
+
+        Args:
+            domains: of every rank from 0 on.
+        """
+        return self._compiled().describe_rounds(sorted(self._ranks), domains).staging_bytes
 
     def bind(self, src_buffers: Buffers, dst_buffers: Buffers, *, verify: bool) -> None:
         """Takes the arrays of the next run; where strides differ from before, tables are made anew.
@@ -106,9 +125,9 @@ class LocalProgram:
         sides = self._shifted(src_buffers), self._shifted(dst_buffers)
         shapes = _shapes(self.tables.endpoints, sides)
         if shapes != self._shapes:
-            self.tables = make_program_tables(self._plan, self._ranks, *sides)
+            self.tables = make_program_tables(self._plan, self._ranks, *sides, spans=self._spans)
             self._shapes = shapes
-            self.compile(self._chunk_bytes)
+            self.compile(*self._size)
         self._addresses = _addresses(self.tables.endpoints, sides)
         self._has_sums = verify
         if verify:
@@ -133,9 +152,7 @@ class LocalProgram:
         num_threads: int = 1,
     ) -> RunStats:
         """Moves everything once; see `_native.Program.run`."""
-        if self._program is None:
-            raise PlanError("this program is closed, or was never compiled.")
-        return self._program.run(
+        return self._compiled().run(
             communicator,
             self._addresses,
             run_id=run_id,
@@ -143,14 +160,36 @@ class LocalProgram:
             num_threads=num_threads,
         )
 
-    def fingerprints(self) -> bytes:
-        """Returns the sums of this process's pieces, as `Verifier` expects them."""
+    def begin(
+        self, communicator: Communicator, *, run_id: int, timeout_s: float, streams: Sequence[int]
+    ) -> AbstractContextManager[Run]:
+        """Begins to move everything over GPUs; see `_native.Program.begin`."""
+        return self._compiled().begin(
+            communicator, self._addresses, run_id=run_id, timeout_s=timeout_s, streams=streams
+        )
+
+    def _compiled(self) -> Program:
+        if self._program is None:
+            raise PlanError("this program is closed, or was never compiled.")
+        return self._program
+
+    def fingerprints(
+        self, communicator: Communicator | None = None, timeout_s: float = 60.0
+    ) -> bytes:
+        """Returns the sums of this process's pieces, as `Verifier` expects them.
+
+        Args:
+            communicator: where the arrays are on GPUs.
+            timeout_s: limit for GPUs.
+        """
         from reshard._native import fingerprints
 
         table = self._fingerprint_table
         if table is None or not self._has_sums:
             raise PlanError("this program was bound without `verify`, so it knows no sums.")
-        return fingerprints(table.rows, self._fingerprint_addresses, table.num_slots).tobytes()
+        addresses = self._fingerprint_addresses
+        sums = fingerprints(table.rows, addresses, table.num_slots, communicator, timeout_s)
+        return sums.tobytes()
 
     def close(self) -> None:
         """Frees the native program; closing twice is fine."""

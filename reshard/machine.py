@@ -14,6 +14,7 @@ from reshard.network_cards import find_cards
 from reshard.topology import Topology
 
 __all__ = [
+    "NVLINK_BYTES_PER_SECOND",
     "Machine",
     "check_one_machine",
     "discovered_topology",
@@ -21,6 +22,9 @@ __all__ = [
     "this_machine",
 ]
 
+
+NVLINK_BYTES_PER_SECOND = Topology.dgx_h100(1).link_bytes_per_second
+"""What joins the GPUs of a machine, unless somebody knows better."""
 
 _MAX_COPY_THREADS = 64  # a few saturate the memory
 
@@ -51,7 +55,7 @@ def this_machine() -> Machine:
 
 
 def discovered_topology(
-    ranks: Sequence[Sequence[int]], machines: Sequence[Machine], copy_rate: float
+    ranks: Sequence[Sequence[int]], machines: Sequence[Machine], link_rate: float
 ) -> Topology:
     """Returns where ranks are by what their processes report; a machine's memory is a domain.
 
@@ -61,7 +65,7 @@ def discovered_topology(
     Args:
         ranks: of each process, in the numbers of the plan; all from 0 on.
         machines: where each process runs.
-        copy_rate: bytes per second at which a machine copies memory; 0 if unknown.
+        link_rate: bytes per second at which ranks of one machine reach each other; 0 if unknown.
     """
     place_of = {rank: machines[p].boot_id for p, own in enumerate(ranks) for rank in own}
     places = [(place_of[rank], place_of[rank]) for rank in sorted(place_of)]
@@ -73,7 +77,7 @@ def discovered_topology(
         nic_bytes_per_second=min(
             [each.card_bytes_per_second for each in known], default=unknown.nic_bytes_per_second
         ),
-        link_bytes_per_second=copy_rate or unknown.link_bytes_per_second,
+        link_bytes_per_second=link_rate or unknown.link_bytes_per_second,
     )
 
 
@@ -101,6 +105,7 @@ def check_one_machine(names: Sequence[str], machines: Sequence[Machine]) -> None
         if (machine.boot_id, machine.network_namespace) != (first.boot_id, first.network_namespace):
             raise UnsupportedError(
                 f"{names[0]} runs on {first.host} and {name} on {machine.host}, or in containers "
-                "with networks of their own: this version moves bytes through shared memory of one "
-                "machine. Start all processes on one machine in one network namespace."
+                "with networks of their own: this version moves host memory through shared memory "
+                "of one machine. Start all processes on one machine in one network namespace, or "
+                "keep the weights on GPUs, for NCCL."
             )

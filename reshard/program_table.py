@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from reshard.buffers import Buffer, BufferKey
@@ -20,6 +20,7 @@ from reshard.matching import TensorPair
 from reshard.padding import padding_regions
 from reshard.plan import Plan
 from reshard.rank_plan import in_order
+from reshard.spans import Spans
 from reshard.tensor_spec import TensorSpec
 
 __all__ = ["Endpoint", "ProgramTables", "Slot", "locate", "make_program_tables"]
@@ -52,6 +53,7 @@ class ProgramTables:
         streams, operations, zeros, extents: flat rows as `reshard.h` describes them.
         bytes_out: wire bytes to other ranks, per (source rank, destination rank) of local sources.
         bytes_in: the same for local destinations.
+        hops, spans: flat rows as `reshard.h` describes them; empty where there are no rounds.
     """
 
     endpoints: tuple[Endpoint, ...]
@@ -61,6 +63,8 @@ class ProgramTables:
     extents: array[int]
     bytes_out: Mapping[tuple[int, int], int]
     bytes_in: Mapping[tuple[int, int], int]
+    hops: array[int] = field(default_factory=lambda: array("q"))
+    spans: array[int] = field(default_factory=lambda: array("q"))
 
 
 def locate(
@@ -96,8 +100,10 @@ def make_program_tables(
     src_buffers: Mapping[BufferKey, Buffer],
     dst_buffers: Mapping[BufferKey, Buffer],
     hop: int = 0,
+    *,
+    spans: Spans | None = None,
 ) -> ProgramTables:
-    """Returns the tables of the process that drives `ranks`, for one hop of the plan.
+    """Returns the tables of the process that drives `ranks`, for one hop or for all in rounds.
 
     What moves at a hop above 0 is read from destination arrays, as the hops before have left them.
 
@@ -107,11 +113,14 @@ def make_program_tables(
         src_buffers, dst_buffers: local arrays per (rank, stored name); only their shapes, strides
             and dtypes matter here. Addresses are given to every run.
         hop: which transfers; padding is filled at hop 0.
+        spans: when tensors move; then all hops are in the tables.
     """
-    builder = _Builder(plan, src_buffers, dst_buffers, hop)
+    builder = _Builder(plan, src_buffers, dst_buffers)
+    hops = [hop] if spans is None else range(plan.num_hops)
     for rank in sorted(ranks):
-        builder.add_rank(rank)
-    return builder.tables()
+        for each in hops:
+            builder.add_rank(rank, each)
+    return builder.tables(spans)
 
 
 class _Builder:
@@ -120,30 +129,28 @@ class _Builder:
         plan: Plan,
         src_buffers: Mapping[BufferKey, Buffer],
         dst_buffers: Mapping[BufferKey, Buffer],
-        hop: int,
     ) -> None:
         self._plan = plan
-        self._hop = hop
         self._buffers = (src_buffers, dst_buffers)
         self._numbers: dict[Endpoint, int] = {}
         self._extents: list[int] = []
-        self._streams: dict[tuple[int, int, int], list[list[int]]] = {}
+        self._streams: dict[tuple[int, int, int, int], list[tuple[int, list[int]]]] = {}
         self._bytes: tuple[dict[tuple[int, int], int], ...] = ({}, {})
         self._zeros: list[int] = []
         self._zeroed: set[Endpoint] = set()
         self._slots: dict[tuple[object, ...], list[tuple[int, Slot]]] = {}
-        self._legs: dict[int, tuple[Leg, ...]] = {}
+        self._legs: dict[tuple[int, int], tuple[Leg, ...]] = {}
 
-    def add_rank(self, rank: int) -> None:
+    def add_rank(self, rank: int, hop: int) -> None:
         rank_plan = self._plan.rank_plan(rank)
-        if self._hop:
+        if hop:
             sides = ((_SEND, rank_plan.forwards), (_RECEIVE, rank_plan.arrivals))
         else:
             sides = ((_SEND, rank_plan.sends), (_RECEIVE, rank_plan.receives))
         for direction, batches in sides:
             for number, legs, peers in in_order(batches):
-                self._add_pair(direction, rank, self._plan.pairs[number], legs, peers)
-        for pair in self._plan.pairs if self._hop == 0 else ():
+                self._add_pair(direction, rank, number, self._of_hop(legs, hop), peers)
+        for pair in self._plan.pairs if hop == 0 else ():
             if pair.dst.padding == "zero":
                 self._add_padding(pair.dst, rank)
 
@@ -151,33 +158,25 @@ class _Builder:
         self,
         direction: int,
         rank: int,
-        pair: TensorPair,
+        pair_number: int,
         legs: tuple[Leg, ...],
         peers: tuple[int, ...],
     ) -> None:
-        legs = self._of_hop(legs)
         if not legs:
             return
-        side = _RECEIVE if self._hop else direction
+        pair, hop = self._plan.pairs[pair_number], legs[0].hop
+        side = _RECEIVE if hop else direction
         spec = (pair.src, pair.dst)[side]
         buffer_number, buffer = self._buffer(side, rank, spec.name)
-        wire_dtype = pair.dtype_at(self._hop)
+        wire_dtype = pair.dtype_at(hop)
         dtype, wire = int(buffer.dtype), int(wire_dtype)
         for peer_position, slot in self._located(side, direction, rank, pair, legs, buffer.strides):
             peer = peers[peer_position]
             src, dst = (rank, peer) if direction == _SEND else (peer, rank)
-            rows = self._streams.setdefault((direction, src, dst), [])
-            rows.append(
-                [
-                    buffer_number,
-                    slot.offset,
-                    dtype,
-                    wire,
-                    len(slot.sizes),
-                    *slot.sizes,
-                    *slot.strides,
-                ]
-            )
+            rows = self._streams.setdefault((direction, src, dst, hop), [])
+            ndim = len(slot.sizes)
+            row = [buffer_number, slot.offset, dtype, wire, ndim, *slot.sizes, *slot.strides]
+            rows.append((pair_number, row))
             if src != dst:
                 nbytes = wire_dtype.itemsize
                 for size in slot.sizes:
@@ -185,14 +184,14 @@ class _Builder:
                 counted = self._bytes[direction]
                 counted[src, dst] = counted.get((src, dst), 0) + nbytes
 
-    def _of_hop(self, legs: tuple[Leg, ...]) -> tuple[Leg, ...]:
-        """Returns the legs of our hop; the same object for the same legs."""
-        if self._hop == 0:
+    def _of_hop(self, legs: tuple[Leg, ...], hop: int) -> tuple[Leg, ...]:
+        """Returns the legs of a hop; the same object for the same legs."""
+        if hop == 0:
             return legs
-        found = self._legs.get(id(legs))
+        found = self._legs.get((id(legs), hop))
         if found is None:
-            own = tuple([leg for leg in legs if leg.hop == self._hop])
-            found = self._legs[id(legs)] = own
+            own = tuple([leg for leg in legs if leg.hop == hop])
+            found = self._legs[id(legs), hop] = own
         return found
 
     def _located(
@@ -251,20 +250,29 @@ class _Builder:
                 *buffer.strides,
             ]
 
-    def tables(self) -> ProgramTables:
+    def tables(self, times: Spans | None) -> ProgramTables:
         streams, operations = array("q"), array("q")
-        for number, (key, rows) in enumerate(sorted(self._streams.items())):
-            streams.extend(key)
-            for row in rows:
+        hops, spans = array("q"), array("q")
+        for number, key in enumerate(sorted(self._streams)):
+            *ends, hop = key
+            streams.extend(ends)
+            for pair_number, row in self._streams[key]:
                 operations.append(number)
                 operations.extend(row)
+                if times is not None:
+                    spans.extend(times.of(pair_number))
+            if times is not None:
+                hops.append(hop)
         return ProgramTables(
             tuple(self._numbers),
             streams,
             operations,
             array("q", self._zeros),
             array("q", self._extents),
-            *self._bytes,
+            self._bytes[_SEND],
+            self._bytes[_RECEIVE],
+            hops,
+            spans,
         )
 
 

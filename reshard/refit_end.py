@@ -15,12 +15,14 @@ from reshard.beginning import Beginning, place_members, problem_among
 from reshard.buffers import Buffer, BufferChecks, BufferKey, BufferSnapshot
 from reshard.contribution import decode_all, make_contribution
 from reshard.control_messages import Role
+from reshard.end_arguments import MAX_STAGING_BYTES, read_flag, read_streams
 from reshard.environment import configure_logging
 from reshard.epoch_exchange import check_timeout
 from reshard.error_report import ErrorReport, report_error
 from reshard.errors import LayoutError, RendezvousError, ReshardError, TransportError
 from reshard.local_member import local_member, number_in
 from reshard.matching import Casts, read_casts
+from reshard.nccl_check import check_nccl
 from reshard.one_call import OneCall
 from reshard.patterns import patterns_of
 from reshard.rendezvous import EpochExchange, Go, Rendezvous
@@ -29,11 +31,11 @@ from reshard.schedule import DEFAULT_STAGING_BYTES
 from reshard.session import Session
 from reshard.tensor_spec import TensorSpec
 from reshard.topology import Topology
+from reshard.transport_choice import Transport, check_transport
 
 __all__ = ["RefitEnd"]
 
 _logger = logging.getLogger("reshard")
-_MAX_STAGING_BYTES = 1 << 62
 _REFUSE_S = 2.0  # for the store to be there, where this process has not met it yet
 
 
@@ -53,8 +55,13 @@ class RefitEnd:
         casts: (source dtype, destination dtype) conversions that are wanted.
         allow_unmatched: shell-style patterns of canonical names that may stay without a partner.
         staging_bytes: memory of this process for chunks under way.
+        transport: `auto` goes by the memory that the weights of all programs are in; `shm` moves
+            host memory between processes of one machine, `nccl` GPU memory.
         min_destinations: on a source, how many destination programs a refit needs at least.
         timeout_s: limit of every wait unless a call gives its own.
+
+    Raises:
+        UnsupportedError: NCCL was asked for, and something that it needs is missing here.
     """
 
     def __init__(
@@ -72,6 +79,7 @@ class RefitEnd:
         casts: Casts = (),
         allow_unmatched: Iterable[str] = (),
         staging_bytes: int = DEFAULT_STAGING_BYTES,
+        transport: Transport = "auto",
         min_destinations: int = 1,
         timeout_s: float = 60.0,
     ) -> None:
@@ -88,8 +96,11 @@ class RefitEnd:
             num_processes=num_processes,
         )
         self._staging_bytes = number_in(
-            f"{role} {group!r}", "staging_bytes", staging_bytes, 1, _MAX_STAGING_BYTES
+            f"{role} {group!r}", "staging_bytes", staging_bytes, 1, MAX_STAGING_BYTES
         )
+        self._transport = check_transport(transport)
+        if self._transport == "nccl":
+            check_nccl()
         self.timeout_s = check_timeout(timeout_s)
         self._role: Role = role
         self._calls = OneCall(f"this {role}")
@@ -103,6 +114,7 @@ class RefitEnd:
         self._session_epoch = -1
         self._checks = BufferChecks(self._specs, self._ranks, writes=role == "destination")
         self._checked: BufferSnapshot | None = None
+        self._devices: dict[int, int | None] = {}
         self._report: RefitReport | None = None
         self._topology: Topology | None = None
         self._has_left = False
@@ -252,13 +264,16 @@ class RefitEnd:
         version: int | None,
         verify: bool,
         timeout_s: float | None,
+        streams: Mapping[int, int],
     ) -> RefitReport:
         """Meets the others, and refits once everybody is there."""
         with self.telling_others():
             limit = check_timeout(self.timeout_s if timeout_s is None else timeout_s)
-            is_verified = _read_flag("verify", verify)
+            is_verified = read_flag("verify", verify)
+            streams = read_streams(streams, self._ranks)
         start = time.perf_counter()
-        own = Beginning(is_verified, self._session is None, self._problem_of(buffers), limit)
+        problem_here = self._problem_of(buffers)  # drops a session whose memory is elsewhere now
+        own = Beginning(is_verified, self._session is None, problem_here, limit)
         exchange: EpochExchange | None = None
         try:
             # A destination that died since the last refit is the store's to notice: the source
@@ -280,6 +295,7 @@ class RefitEnd:
                 self._report = session.refit(
                     exchange,
                     *self._sides(buffers),
+                    streams=streams,
                     run_id=go.epoch << 32 | go.refit,
                     version=go.version or 0,
                     epoch=go.epoch,
@@ -320,10 +336,13 @@ class RefitEnd:
         if self._checked is not None and self._checked.is_of(buffers):
             return None
         try:
-            self._checks.check(buffers)
+            devices = self._checks.check(buffers)
         except LayoutError as error:
             return report_error(error)
         self._checked = BufferSnapshot(buffers)
+        if devices != self._devices:
+            self._devices = devices
+            self._drop_session()  # it chose its transport for other memory
         return None
 
     def _sides(
@@ -352,6 +371,8 @@ class RefitEnd:
             allow_unmatched=self._allow_unmatched,
             staging_bytes=self._staging_bytes,
             copy_rate=self._copy_rate,
+            devices=self._devices,
+            transport=self._transport,
         )
         roster, offsets = place_members(go)
         self._session = Session(
@@ -372,10 +393,3 @@ class RefitEnd:
         session, self._session = self._session, None
         if session is not None:
             session.close()
-
-
-def _read_flag(name: str, given: object) -> bool:
-    """Returns a flag as a plain one; NumPy's are taken too."""
-    if given is True or given is False or str(getattr(given, "dtype", "")) == "bool":
-        return bool(given)
-    raise LayoutError(f"{name}={given!r} is neither True nor False.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["ProgramInfo", "RunStats"]
+__all__ = ["NOTHING_DONE", "ProgramInfo", "RoundsInfo", "RunStats"]
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,23 @@ class ProgramInfo:
     bytes_to_send: int
     bytes_to_receive: int
     bytes_local: int
+
+
+@dataclass(frozen=True)
+class RoundsInfo:
+    """What the ranks of one process do in the rounds of a program.
+
+    Attributes:
+        staging_bytes: device memory for chunks under way, of the rank that needs most.
+        num_slots: slots in which there is something to do.
+        num_messages: sent and received.
+        largest_group: messages that one rank posts together.
+    """
+
+    staging_bytes: int
+    num_slots: int
+    num_messages: int
+    largest_group: int
 
 
 @dataclass(frozen=True)
@@ -45,3 +62,7 @@ class RunStats:
     ns_wait: int
     ns_total: int
     peak_staging_bytes: int
+
+
+NOTHING_DONE = RunStats(0, 0, 0, 0, 0, 0, 0, 0, 0)
+"""Of a process that has no part in a run."""

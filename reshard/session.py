@@ -5,7 +5,6 @@ A session knows no more of the control plane than `Exchange`, and of the framewo
 
 from __future__ import annotations
 
-import hashlib
 import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -14,23 +13,34 @@ from typing import Any, NoReturn
 import msgspec
 
 from reshard.buffers import Buffer, BufferKey
-from reshard.contribution import Contribution, Roster, decode_all, make_epoch_plan
-from reshard.errors import PlanError, TransportError, VerificationError
+from reshard.contribution import (
+    Contribution,
+    Roster,
+    choose_epoch_transport,
+    decode_all,
+    make_epoch_plan,
+)
+from reshard.end_arguments import NO_STREAMS
+from reshard.epoch_transport import SHORTEST_S, EpochTransport, time_left
+from reshard.errors import TransportError, VerificationError
 from reshard.exchange import Exchange
 from reshard.local_program import LocalProgram
-from reshard.machine import check_one_machine, discovered_topology, num_copy_threads
+from reshard.machine import NVLINK_BYTES_PER_SECOND, discovered_topology, num_copy_threads
+from reshard.nccl_epoch import NcclEpoch
 from reshard.outcome import Outcome, make_report
 from reshard.report import RefitReport
-from reshard.schedule import SLOTS_PER_RING, chunk_bytes_for
+from reshard.run_stats import NOTHING_DONE, RunStats
+from reshard.shm_epoch import ShmEpoch
 from reshard.verification import Verifier
 
 __all__ = ["Session"]
 
 _GAVE_UP = b""
-_NOT_YET, _CONNECTED = b"", b"c"
+_MOVING = b"m"
+_QUIET_S = 0.1  # for which a process moves without a word from the others
+_SLICE_S = 0.005
 _CAUSE_S = 2.0
 _HUB_CAUSE_S = 0.02
-_SHORTEST_RUN_S = 1e-3
 
 
 class Session:
@@ -76,109 +86,32 @@ class Session:
             exchange.exchange("specs", msgspec.msgpack.encode(contribution), timeout_s=timeout_s),
             Contribution,
         )
-        self._copy_rate = max(each.copy_rate for each in everybody)
+        is_on_gpus = choose_epoch_transport(roster, everybody) == "nccl"
+        # The limit that reports compare with is that of memory which a processor copies.
+        self._copy_rate = 0.0 if is_on_gpus else max(each.copy_rate for each in everybody)
         machines = [each.machine for each in everybody]
         self._num_threads = num_copy_threads(machines, exchange.process, len(self._ranks))
-        self.topology = discovered_topology(roster.ranks, machines, self._copy_rate)
-        self.plan = make_epoch_plan(roster, everybody)
-        self._local = LocalProgram(self.plan, self._ranks, rank_offset, src_buffers, dst_buffers)
-        self._bytes_held = sum(self.plan.stored_bytes(rank) for rank in self._ranks)
-        peers = self._peers()
-        chunk = self._agree(exchange, len(peers[0]) + len(peers[1]), _left(deadline))
-        self._chunk_bytes = chunk
-        self._local.compile(chunk)
-        self._connect(exchange, everybody, peers, deadline, while_waiting)
-
-    def _peers(self) -> tuple[list[int], list[int]]:
-        """Returns the other processes that this one sends to, and receives from."""
-        process_of = {r: p for p, ranks in enumerate(self._roster.ranks) for r in ranks}
-        own = set(self._ranks)
-        send = {process_of[dst] for _, dst in self._local.tables.bytes_out if dst not in own}
-        receive = {process_of[src] for src, _ in self._local.tables.bytes_in if src not in own}
-        return sorted(send), sorted(receive)
-
-    def _agree(self, exchange: Exchange, num_rings: int, timeout_s: float) -> int:
-        """Compares digests and returns the chunk size that fits every process's budget."""
-        chunk = chunk_bytes_for(num_rings, self.plan.staging_bytes)
-        answers = decode_all(
-            exchange.exchange(
-                "plan",
-                msgspec.msgpack.encode((self.plan.digest, chunk)),
-                timeout_s=timeout_s,
-            ),
-            tuple[str, int],
+        link_rate = NVLINK_BYTES_PER_SECOND if is_on_gpus else self._copy_rate
+        self.topology = discovered_topology(roster.ranks, machines, link_rate)
+        self.plan = make_epoch_plan(roster, everybody, self.topology if is_on_gpus else None)
+        self._nccl = (
+            NcclEpoch(roster, everybody, exchange.process, self.plan) if is_on_gpus else None
         )
-        digests = [digest for digest, _ in answers]
-        if len(set(digests)) != 1:
-            listed = ", ".join(
-                f"{name}: {digest[:12]}"
-                for name, digest in zip(self._roster.names, digests, strict=True)
-            )
-            raise PlanError(
-                f"processes made different plans ({listed}). Run one version of reshard "
-                "everywhere; if it is one version, please report the specs."
-            )
-        agreed: int = min(chunk for _, chunk in answers)
-        return agreed
-
-    def _connect(
-        self,
-        exchange: Exchange,
-        everybody: Sequence[Contribution],
-        peers: tuple[list[int], list[int]],
-        deadline: float,
-        while_waiting: Callable[[], None] | None,
-    ) -> None:
-        """Opens the transport if any two processes have something to send each other."""
-        from reshard._native import Communicator
-
-        if peers[0] or peers[1]:
-            check_one_machine(self._roster.names, [each.machine for each in everybody])
-            nonces = b"".join(each.nonce for each in everybody)
-            ranks = self._roster.ranks
-            table = [0] * (1 + max(max(own, default=0) for own in ranks))
-            for process, own in enumerate(ranks):
-                for rank in own:
-                    table[rank] = process
-            self._communicator = Communicator.shm(
-                session_key=hashlib.sha256(nonces).hexdigest()[:32],
-                process=exchange.process,
-                rank_to_process=table,
-                send_peers=peers[0],
-                receive_peers=peers[1],
-                slot_bytes=self._chunk_bytes,
-                slots_per_ring=SLOTS_PER_RING,
-            )
+        carrier: EpochTransport = self._nccl or ShmEpoch(
+            roster, everybody, exchange.process, self.plan.staging_bytes
+        )
+        spans = None if self._nccl is None else self._nccl.spans
+        self._local = LocalProgram(
+            self.plan, self._ranks, rank_offset, src_buffers, dst_buffers, spans=spans
+        )
+        self._rank_offset = rank_offset
+        self._bytes_held = sum(self.plan.stored_bytes(rank) for rank in self._ranks)
         try:
-            exchange.exchange("listening", b"", timeout_s=_left(deadline))
-            self._connect_peers(exchange, deadline, while_waiting)
+            carrier.agree(exchange, self._local, self.plan.digest, time_left(deadline))
+            self._communicator = carrier.connect(exchange, deadline, while_waiting)
         except BaseException:
             self.close()
             raise
-
-    def _connect_peers(
-        self, exchange: Exchange, deadline: float, while_waiting: Callable[[], None] | None
-    ) -> None:
-        """Connects this process, and waits until all are connected.
-
-        Whoever has to wait tells the others so again and again: in the same exchange it hears that
-        one of them failed and will never come.
-        """
-
-        def has_everybody(word: bytes) -> bool:
-            return all(exchange.exchange("connected", word, timeout_s=_left(deadline)))
-
-        def wait() -> None:
-            if while_waiting is not None:
-                while_waiting()
-            has_everybody(_NOT_YET)
-
-        if self._communicator is not None:
-            # The deadline may be over already, but connecting takes no limit of 0.
-            limit = max(_left(deadline), _SHORTEST_RUN_S)
-            self._communicator.connect(limit, while_waiting=wait)
-        while not has_everybody(_CONNECTED):
-            pass
 
     def refit(
         self,
@@ -192,6 +125,7 @@ class Session:
         verify: bool,
         timeout_s: float,
         phases: Mapping[str, float],
+        streams: Mapping[int, int] = NO_STREAMS,
     ) -> RefitReport:
         """Moves, verifies and commits once.
 
@@ -203,6 +137,8 @@ class Session:
             verify: compare fingerprints; the same on all members.
             timeout_s: limit for all of it.
             phases: seconds that the caller already spent, by phase.
+            streams: of this process's ranks on GPUs, in its side's numbers, the CUDA stream of the
+                caller's work; ranks that are left out use the default stream.
 
         Raises:
             VerificationError: values differ. TransportError: a member failed or was silent.
@@ -210,18 +146,12 @@ class Session:
         Collective: every member.
         """
         deadline = time.monotonic() + timeout_s
+        if verify and self._nccl is not None:
+            self._nccl.check_can_verify()
         self._local.bind(src_buffers, dst_buffers, verify=verify)
-        outcome = self._move(exchange, run_id=run_id, verify=verify, timeout_s=timeout_s)
+        outcome = self._move(exchange, streams, run_id, timeout_s, verify=verify)
         moved = time.perf_counter()
-        answers = exchange.exchange(
-            "done",
-            msgspec.msgpack.encode(outcome),
-            timeout_s=_left(deadline),
-            while_waiting=self._liveness(exchange),
-        )
-        if _GAVE_UP in answers:
-            name = self._roster.names[answers.index(_GAVE_UP)]
-            raise TransportError(f"{name} gave up during the move; the destination is torn.")
+        answers = self._done(exchange, msgspec.msgpack.encode(outcome), deadline)
         outcomes = decode_all(answers, Outcome)
         fingerprints = self._verdict(outcomes) if verify else {}
         phases = {**phases, "commit": time.perf_counter() - moved}
@@ -235,23 +165,56 @@ class Session:
             fingerprints=fingerprints,
         )
 
-    def _move(self, exchange: Exchange, *, run_id: int, verify: bool, timeout_s: float) -> Outcome:
+    def _done(self, exchange: Exchange, word: bytes, deadline: float) -> list[bytes]:
+        """Returns what all members have done, when they have."""
+        while True:
+            answers = exchange.exchange(
+                "done",
+                word,
+                timeout_s=time_left(deadline),
+                while_waiting=self._liveness(exchange),
+            )
+            self._check_none_gave_up(answers)
+            if _MOVING not in answers:
+                return answers
+
+    def _check_none_gave_up(self, answers: Sequence[bytes]) -> None:
+        if _GAVE_UP in answers:
+            name = self._roster.names[answers.index(_GAVE_UP)]
+            raise TransportError(f"{name} gave up during the move; the destination is torn.")
+
+    def _move(
+        self,
+        exchange: Exchange,
+        streams: Mapping[int, int],
+        run_id: int,
+        timeout_s: float,
+        *,
+        verify: bool,
+    ) -> Outcome:
         """Does this process's part of the move, and sums up what it has then."""
         start = time.perf_counter()
+        # Whoever waits for bytes knows from whom, so the move ends before the exchange does.
+        # The deadline may be over already, but a run takes no limit of 0.
+        limit = max(timeout_s - min(_CAUSE_S / 2, timeout_s / 10), SHORTEST_S)
         try:
-            # Whoever waits for bytes knows from whom, so the move ends before the exchange does.
-            # The deadline may be over already, but a run takes no limit of 0.
-            limit = max(timeout_s - min(_CAUSE_S / 2, timeout_s / 10), _SHORTEST_RUN_S)
-            stats = self._local.run(
-                self._communicator,
-                run_id=run_id,
-                timeout_s=limit,
-                num_threads=self._num_threads,
-            )
+            if self._nccl is None:
+                stats = self._local.run(
+                    self._communicator,
+                    run_id=run_id,
+                    timeout_s=limit,
+                    num_threads=self._num_threads,
+                )
+            else:
+                stats = self._move_on_gpus(exchange, streams, run_id, limit)
         except TransportError as error:
             self._raise_cause(exchange, self._explained(error))
         moved = time.perf_counter()
-        sums = self._local.fingerprints() if verify else b""
+        sums = b""
+        if verify:
+            # Without elements on GPUs there is nothing to add up, but the slots are reported.
+            on_gpus = self._communicator if self._nccl is not None else None
+            sums = self._local.fingerprints(on_gpus, limit)
         return Outcome(
             bytes_in=stats.bytes_received + stats.bytes_local,
             bytes_local=stats.bytes_local,
@@ -264,6 +227,29 @@ class Session:
             peak_staging_bytes=stats.peak_staging_bytes,
             sums=sums,
         )
+
+    def _move_on_gpus(
+        self, exchange: Exchange, streams: Mapping[int, int], run_id: int, timeout_s: float
+    ) -> RunStats:
+        """Moves over NCCL, which does not tell who died: long moves ask the others meanwhile."""
+        if self._communicator is None or self._nccl is None:
+            return NOTHING_DONE
+        deadline = time.monotonic() + timeout_s
+        handles = [streams.get(rank - self._rank_offset, 0) for rank in self._nccl.ranks]
+        with self._local.begin(
+            self._communicator, run_id=run_id, timeout_s=timeout_s, streams=handles
+        ) as run:
+            run.progress(_QUIET_S)
+            while run.stats is None:
+                answers = exchange.exchange(
+                    "done",
+                    _MOVING,
+                    timeout_s=time_left(deadline) + _CAUSE_S,
+                    while_waiting=lambda: run.progress(_SLICE_S),
+                )
+                self._check_none_gave_up(answers)
+                run.progress(_QUIET_S)
+            return run.stats
 
     def _liveness(self, exchange: Exchange) -> Callable[[], None] | None:
         """Returns what watches the peers while this process waits for the others in an exchange."""
@@ -292,9 +278,9 @@ class Session:
 
     def _raise_cause(self, exchange: Exchange, error: TransportError) -> NoReturn:
         """Raises what broke the run: another member's error if it is the cause, else `error`."""
-        from reshard._native import is_abort
+        from reshard._native import has_cause_elsewhere
 
-        if is_abort(error):
+        if has_cause_elsewhere(error):
             # A peer gave up first and says why; its word reaches this exchange within moments.
             until = time.monotonic() + self._patience(exchange, error)
 
@@ -357,7 +343,3 @@ class Session:
         if communicator is not None:
             communicator.close()
         self._local.close()
-
-
-def _left(deadline: float) -> float:
-    return max(0.0, deadline - time.monotonic())

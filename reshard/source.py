@@ -8,6 +8,7 @@ from typing import Any, SupportsIndex
 
 from reshard.buffers import Buffer, BufferKey
 from reshard.copy_rate import probe_copy_rate
+from reshard.end_arguments import NO_STREAMS
 from reshard.errors import LayoutError
 from reshard.refit_end import RefitEnd
 from reshard.report import RefitReport
@@ -63,6 +64,7 @@ class Source(RefitEnd):
         version: SupportsIndex,
         verify: bool = True,
         timeout_s: float | None = None,
+        streams: Mapping[int, int] = NO_STREAMS,
     ) -> RefitReport:
         """Moves the weights into every destination, and returns when all have all of them.
 
@@ -75,6 +77,8 @@ class Source(RefitEnd):
             verify: compare fingerprints of all tensors afterwards.
             timeout_s: how long to wait for the others. Once all are there, the longest limit that
                 any of them gave holds for everybody. None means that of the constructor.
+            streams: by rank, the handle of the CUDA stream on which the caller works with its
+                memory; 0 is the legacy default stream. Ranks in host memory have none.
 
         Raises:
             LayoutError, PlanError: something does not fit; nothing moved, on any rank.
@@ -84,11 +88,17 @@ class Source(RefitEnd):
             VerificationError: values differ after the refit.
 
         Collective: every process of the source, and `refit` on every process of every destination.
+
+        Stream: the work is ordered after what the caller queued on its streams so far, and what it
+            queues there later comes after the work. Where a rank has no stream, its memory must be
+            ready when this is called, and is done with when this returns.
         """
         with self.calling():
             with self.telling_others():
                 number = self._next_version(version)
-            report = self._take_part(buffers, version=number, verify=verify, timeout_s=timeout_s)
+            report = self._take_part(
+                buffers, version=number, verify=verify, timeout_s=timeout_s, streams=streams
+            )
             self._version = number
             return report
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
 import sys
 
@@ -44,21 +45,21 @@ def show_versions() -> None:
 
 def _nvidia() -> list[str]:
     """Says which libraries of NVIDIA this process has open, or would open; opens none."""
-    from reshard._native_libraries import open_nccl
-    from reshard.nccl_copies import find_nccl, loaded_files, nccl_version_text
+    from reshard._native_libraries import NcclLibrary
+    from reshard.nccl_choice import nccl_version_text
+    from reshard.nccl_copies import find_nccl, loaded_files, several_loaded
 
+    open_files = {os.path.realpath(path) for path in loaded_files("libnccl.so")}
     lines = []
-    copies = find_nccl()
-    loaded = [copy for copy in copies if copy.origin == "loaded"]
-    for copy in loaded:
-        try:
-            version = nccl_version_text(open_nccl(copy.path).version)  # it is open already
-        except UnsupportedError as error:
-            version = f"unusable ({error})"
-        lines.append(f"nccl {version}: {copy.path}, loaded")
-    if len(loaded) > 1:
-        lines.append(f"{len(loaded)} copies of NCCL are loaded in this process")
-    if copies and copies[0] not in loaded:
-        lines.append(f"nccl: {copies[0].path}, not loaded")
-    lines += [f"cuda: {path}, loaded" for path in loaded_files("libcuda.so")]
-    return lines
+    for number, copy in enumerate(find_nccl()):
+        if os.path.realpath(copy.path) in open_files:
+            try:
+                version = nccl_version_text(NcclLibrary(copy.path).version)  # it is open already
+            except UnsupportedError as error:
+                version = f"unusable ({error})"
+            lines.append(f"nccl {version}: {copy.path}, loaded")
+        elif number == 0:  # the others would not be taken
+            version = "" if copy.version is None else f" {nccl_version_text(copy.version)}"
+            lines.append(f"nccl{version}: {copy.path}, not loaded")
+    lines += filter(None, [several_loaded()])
+    return lines + [f"cuda: {path}, loaded" for path in loaded_files("libcuda.so")]

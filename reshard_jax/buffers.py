@@ -14,13 +14,17 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from reshard import Buffer, BufferKey, DType, LayoutError, UnsupportedError
+from reshard_jax.compat import copy_of, exported, is_host_memory, narrowed, zeros_at
 from reshard_jax.description import Description, Leaf
-from reshard_jax.dlpack import memory_of_capsule
+from reshard_jax.dlpack import Memory, memory_of_capsule
 
 __all__ = ["ReceiveBuffers", "source_buffers"]
 
 ALIGNMENT = 64
 """Bytes; JAX on CPU takes over memory that is aligned so, and copies any other."""
+
+_Shapes = Mapping[int, tuple[int, ...]]
+"""By rank."""
 
 _REMEDY = "Publish the parameters that the training step returned."
 
@@ -41,7 +45,7 @@ def source_buffers(
 
     Raises:
         LayoutError: if an array was deleted or donated before.
-        UnsupportedError: if it is not in host memory.
+        UnsupportedError: if it is neither in host memory nor on an NVIDIA GPU.
     """
     _check_alive(description, arrays, None)
     try:
@@ -81,17 +85,30 @@ def _buffers(description: Description, arrays: Sequence[jax.Array]) -> dict[Buff
     return buffers
 
 
-def _buffer_of_shard(name: str, data: jax.Array, dtype: DType) -> Buffer:
-    capsule = data.__dlpack__()
+def _buffer_of_shard(
+    name: str, data: jax.Array, dtype: DType, *, is_writable: bool = False
+) -> Buffer:
+    if not data.size:
+        return Buffer(0, data.shape, (0,) * data.ndim, dtype, is_writable)
+    capsule = exported(data)
+    address, strides, device = _memory_of(name, data, capsule, dtype)
+    return Buffer(address, data.shape, strides, dtype, is_writable, capsule, device=device)
+
+
+def _memory_of(name: str, data: jax.Array, capsule: object, dtype: DType) -> Memory:
     try:
-        address, strides = memory_of_capsule(capsule, dtype.itemsize)
+        memory = memory_of_capsule(capsule, dtype.itemsize)
     except UnsupportedError as error:
         raise UnsupportedError(f"{name}: {error}") from error
-    return Buffer(address, data.shape, strides, dtype, False, capsule)
+    # Versions of JAX call pinned host memory of a GPU's process memory of the GPU.
+    return memory._replace(device=None) if is_host_memory(data.sharding) else memory
 
 
 class ReceiveBuffers:
-    """Fresh row-major memory for one refit, and the arrays that it becomes.
+    """Fresh memory for one refit, and the arrays that it becomes: row-major, and nobody else's.
+
+    In host memory it is NumPy's, which JAX takes over as it is. On a GPU it is an array of JAX, so
+    it comes out of XLA's pool; it is written in place before anybody has seen the array.
 
     Args:
         description: of the weights to receive.
@@ -99,64 +116,106 @@ class ReceiveBuffers:
             weights that may stay without a source.
 
     Attributes:
-        buffers: by (rank, name).
+        buffers: by (rank, name). Their memory is ready: no stream works on it.
+
+    Raises:
+        LayoutError: JAX would hold other types than asked for.
     """
 
     def __init__(self, description: Description, initial: Mapping[str, jax.Array | None]) -> None:
         self._description = description
-        self._memory: dict[BufferKey, np.ndarray] = {}
+        self._memory: dict[BufferKey, np.ndarray | jax.Array] = {}
         self.buffers: dict[BufferKey, Buffer] = {}
         local = set(description.ranks.local)
-        for leaf, spec in zip(description.leaves, description.specs, strict=True):
-            for rank, box in description.boxes(leaf).items():
-                if rank not in local:
-                    continue
-                memory = _aligned(box.shape, leaf.dtype)
-                self._memory[rank, leaf.name] = memory
-                self.buffers[rank, leaf.name] = Buffer(
-                    _address(memory), box.shape, memory.strides, spec.dtype, True, memory
-                )
-        for name, array in initial.items():
-            self._fill(name, array)
+        for leaf in description.leaves:
+            boxes = description.boxes(leaf).items()
+            shapes = {rank: box.shape for rank, box in boxes if rank in local}
+            values = self._values(initial.get(leaf.name))
+            if is_host_memory(leaf.sharding):
+                self._take_numpy(leaf, shapes, values, is_filled=leaf.name in initial)
+            else:
+                self._take_xla(leaf, shapes, values)
+        self._describe_memory()
 
-    def _fill(self, name: str, array: jax.Array | None) -> None:
-        values: dict[int, np.ndarray | int] = {}
-        if array is not None:
-            rank_of = self._description.ranks.of
-            values = {rank_of(s.device): np.asarray(s.data) for s in array.addressable_shards}
-        for (rank, filled), memory in self._memory.items():
-            if filled == name:
-                memory[...] = values.get(rank, 0)
+    def _values(self, array: jax.Array | None) -> dict[int, jax.Array]:
+        if array is None:
+            return {}
+        rank_of = self._description.ranks.of
+        return {rank_of(shard.device): shard.data for shard in array.addressable_shards}
+
+    def _take_numpy(
+        self, leaf: Leaf, shapes: _Shapes, values: Mapping[int, jax.Array], *, is_filled: bool
+    ) -> None:
+        for rank, shape in shapes.items():
+            memory = self._memory[rank, leaf.name] = _aligned(shape, leaf.dtype)
+            if is_filled:
+                memory[...] = np.asarray(values[rank]) if rank in values else 0
+
+    def _take_xla(self, leaf: Leaf, shapes: _Shapes, values: Mapping[int, jax.Array]) -> None:
+        _check_dtype(leaf, narrowed(leaf.dtype))
+        devices = self._description.ranks.devices
+        alike: dict[tuple[int, ...], list[int]] = {}  # JAX's own shardings have one shape
+        for rank, shape in shapes.items():
+            if rank in values:
+                self._memory[rank, leaf.name] = copy_of(values[rank])
+            else:
+                alike.setdefault(shape, []).append(rank)
+        for shape, ranks in alike.items():
+            places = tuple(devices[rank] for rank in ranks)
+            fresh = zeros_at(places, shape, leaf.dtype, leaf.sharding.memory_kind)
+            for rank, place in zip(ranks, places, strict=True):
+                self._memory[rank, leaf.name] = fresh[place]
+
+    def _place(self, leaf: Leaf, rank: int) -> SingleDeviceSharding:
+        device = self._description.ranks.devices[rank]
+        return SingleDeviceSharding(device, memory_kind=leaf.sharding.memory_kind)
+
+    def _describe_memory(self) -> None:
+        """Waits until the memory is there, and makes the buffers."""
+        jax.block_until_ready(  # type: ignore[no-untyped-call]
+            [memory for memory in self._memory.values() if isinstance(memory, jax.Array)]
+        )
+        dtypes = {spec.name: spec.dtype for spec in self._description.specs}
+        for key, memory in self._memory.items():
+            dtype = dtypes[key[1]]
+            if isinstance(memory, np.ndarray):
+                place, strides, owner = _address(memory), memory.strides, memory
+                self.buffers[key] = Buffer(place, memory.shape, strides, dtype, True, owner)
+            else:
+                self.buffers[key] = _buffer_of_shard(key[1], memory, dtype, is_writable=True)
 
     def to_arrays(self) -> list[jax.Array]:
         """Returns one array per weight, with exactly its sharding, over the memory itself.
 
-        The memory belongs to the arrays from now on, so this can be called once.
+        Everything must have been written: what wrote it is done. The memory belongs to the arrays
+        from now on, so this can be called once.
         """
         memory, self._memory = self._memory, {}
         self.buffers.clear()
-        leaves, devices = self._description.leaves, self._description.ranks.devices
-        kinds = {leaf.name: leaf.sharding.memory_kind for leaf in leaves}
-        places = [
-            SingleDeviceSharding(devices[rank], memory_kind=kinds[name]) for rank, name in memory
-        ]
-        pieces: dict[str, list[jax.Array]] = {leaf.name: [] for leaf in leaves}
-        put = jax.device_put(list(memory.values()), places)
-        for (_, name), piece in zip(memory, put, strict=True):
-            pieces[name].append(piece)
-        return [_assembled(leaf, pieces[leaf.name]) for leaf in leaves]
+        leaves = {leaf.name: leaf for leaf in self._description.leaves}
+        on_host = {key: each for key, each in memory.items() if isinstance(each, np.ndarray)}
+        places = [self._place(leaves[name], rank) for rank, name in on_host]
+        put = dict(zip(on_host, jax.device_put(list(on_host.values()), places), strict=True))
+        pieces: dict[str, list[jax.Array]] = {name: [] for name in leaves}
+        for key, each in memory.items():
+            pieces[key[1]].append(put[key] if isinstance(each, np.ndarray) else each)
+        return [_assembled(leaf, pieces[name]) for name, leaf in leaves.items()]
 
 
 def _assembled(leaf: Leaf, pieces: list[jax.Array]) -> jax.Array:
     for piece in pieces:
-        if piece.dtype != leaf.dtype:
-            raise LayoutError(
-                f"{leaf.name}: JAX narrowed {leaf.dtype} to {piece.dtype}. Keep x64 on while "
-                "refits run: jax.config.update('jax_enable_x64', True)."
-            )
+        _check_dtype(leaf, piece.dtype)
     return jax.make_array_from_single_device_arrays(
         leaf.shape, leaf.sharding, pieces, dtype=leaf.dtype
     )
+
+
+def _check_dtype(leaf: Leaf, dtype: np.dtype) -> None:
+    if dtype != leaf.dtype:
+        raise LayoutError(
+            f"{leaf.name}: JAX narrowed {leaf.dtype} to {dtype}. Keep x64 on while refits "
+            "run: jax.config.update('jax_enable_x64', True)."
+        )
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

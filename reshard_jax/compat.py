@@ -5,6 +5,8 @@ Supported: JAX 0.8 and newer; tested with 0.10. Importing this module initialise
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final, TypeGuard
 
 import jax
@@ -15,17 +17,24 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 __all__ = [
     "axes_of_mesh_are_concrete",
+    "copy_of",
     "devices_of",
+    "exported",
     "is_array",
+    "is_host_memory",
     "is_prng_key",
     "is_tracer",
     "names_of_spec",
     "narrowed",
     "platform_of",
     "unreduced_axes",
+    "why_no_memory",
+    "zeros_at",
 ]
 
 _MINIMUM: Final = (0, 8)
+_HOST_MEMORY_KINDS: Final = ("pinned_host", "unpinned_host")
+_CUDA_PLATFORMS: Final = ("gpu", "cuda")
 _version = tuple(int(part) for part in jax.__version__.split(".")[:2])
 if _version < _MINIMUM:
     raise ImportError(
@@ -69,6 +78,70 @@ def narrowed(dtype: np.dtype) -> np.dtype:
 def platform_of(device: Any) -> str:  # noqa: ANN401 - jax.Device has no attributes for mypy
     """Returns the platform of a device, such as "cpu"."""
     return str(device.platform)
+
+
+def is_host_memory(sharding: Sharding) -> bool:
+    """True if arrays of this sharding are in memory of the host, whatever their devices are."""
+    if sharding.memory_kind in _HOST_MEMORY_KINDS:
+        return True
+    return platform_of(next(iter(sharding.device_set))) == "cpu"  # all are of one platform
+
+
+def why_no_memory(sharding: Sharding) -> str:
+    """Returns the name of the platform whose memory is not moved; empty for CPUs and NVIDIA GPUs.
+
+    The memory of the host is moved whatever the platform.
+    """
+    if sharding.memory_kind in _HOST_MEMORY_KINDS:
+        return ""
+    for device in sharding.device_set:
+        platform = platform_of(device)
+        client = getattr(device, "client", None)
+        version = str(getattr(client, "platform_version", ""))
+        if platform in _CUDA_PLATFORMS and "rocm" in version.lower():
+            return "AMD GPU (ROCm)"
+        if platform != "cpu" and platform not in _CUDA_PLATFORMS:
+            return platform
+    return ""
+
+
+def exported(data: jax.Array) -> object:
+    """Returns a DLPack capsule of a shard, which keeps its memory from being used again.
+
+    DLPack asks the consumer for the stream on which it is going to work. None is passed, which is
+    the default: JAX then waits on the host until the shard is computed
+    (`BufferToDLPackManagedTensor` of jaxlib), so any stream may be used, and JAX need not know it.
+    """
+    return data.__dlpack__()
+
+
+def zeros_at(
+    devices: tuple[Any, ...], shape: tuple[int, ...], dtype: np.dtype, memory_kind: str | None
+) -> dict[Any, jax.Array]:
+    """Returns a new array on each of some devices of this process, in memory of XLA's own pool.
+
+    Of memory that somebody else allocated, XLA's pool would not know; with preallocation, there is
+    hardly any left. JAX has no arrays without content, and clearing memory is quick. One program
+    for all devices: it is compiled once per shape, and called once per weight.
+    """
+    whole = _zeros_on(devices, shape, dtype, memory_kind)()
+    return {shard.device: shard.data for shard in whole.addressable_shards}
+
+
+@lru_cache(maxsize=4096)
+def _zeros_on(
+    devices: tuple[Any, ...], shape: tuple[int, ...], dtype: np.dtype, memory_kind: str | None
+) -> Callable[[], jax.Array]:
+    mesh = jax.sharding.Mesh(np.array(devices), ("device",))
+    whole = PartitionSpec()  # type: ignore[no-untyped-call]
+    place = NamedSharding(mesh, whole, memory_kind=memory_kind)
+    made: Callable[[], jax.Array] = jax.jit(lambda: jnp.zeros(shape, dtype), out_shardings=place)
+    return made
+
+
+def copy_of(data: jax.Array) -> jax.Array:
+    """Returns a new array on the same device with the same values, in memory of its own."""
+    return jnp.array(data, copy=True)
 
 
 def devices_of(sharding: Sharding | None) -> frozenset[Any]:

@@ -17,6 +17,7 @@ from reshard import (
     Paddings,
     RefitReport,
     Topology,
+    Transport,
     patterns_of,
 )
 from reshard_jax.buffers import ReceiveBuffers
@@ -51,6 +52,8 @@ class Destination:
         allow_unmatched: shell-style patterns of canonical names that may stay without a source.
             Such weights keep the values of the template; zeros where it has none.
         staging_bytes: memory of this process for chunks under way.
+        transport: `auto` goes by the memory that the weights of all programs are in; `shm` moves
+            host memory between processes of one machine, `nccl` GPU memory (docs/nccl.md).
         timeout_s: limit of every wait unless a call gives its own.
 
     Attributes:
@@ -58,7 +61,8 @@ class Destination:
         report: what that refit did; None before.
 
     Raises:
-        LayoutError, UnsupportedError: naming the leaf that cannot be received, and why.
+        LayoutError, UnsupportedError: naming the leaf that cannot be received, and why; or what
+            `nccl` lacks here.
         RendezvousError: the address is malformed, or lacks a token. Whether somebody is there shows
             in the first refit.
 
@@ -82,6 +86,7 @@ class Destination:
         casts: Casts = (),
         allow_unmatched: Iterable[str] = (),
         staging_bytes: int = DEFAULT_STAGING_BYTES,
+        transport: Transport = "auto",
         timeout_s: float = 60.0,
     ) -> None:
         self._allowed = patterns_of("allow_unmatched", allow_unmatched)
@@ -100,6 +105,7 @@ class Destination:
             casts=casts,
             allow_unmatched=self._allowed,
             staging_bytes=staging_bytes,
+            transport=transport,
             timeout_s=timeout_s,
         )
         with self._end.opening():
@@ -141,7 +147,8 @@ class Destination:
 
         Arrays have exactly the sharding of the template and row-major memory, which is new in every
         refit: what was returned before never changes. So the old and the new weights exist at the
-        same time, unless the caller drops the old ones first.
+        same time, unless the caller drops the old ones first. On GPUs the memory comes out of XLA's
+        own pool.
 
         Args:
             timeout_s: how long to wait for the others. Once all are there, the longest limit that
@@ -154,6 +161,9 @@ class Destination:
             VerificationError: values differ after the refit.
 
         Collective: every process of the JAX job, outside jit.
+
+        Stream: none of JAX's, which it does not show. Everything is written when this returns, so
+            whatever JAX computes next with the arrays is right.
         """
         with self._end.calling():
             with self._end.telling_others():

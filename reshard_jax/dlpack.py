@@ -1,4 +1,4 @@
-"""What a DLPack capsule says about memory: address and strides.
+"""What a DLPack capsule says about memory: address, strides and device.
 
 `Array.format` would name the memory layout too, but of the first shard only: an array assembled
 from shards with different layouts reports one for all of them (JAX 0.10). A capsule is made from
@@ -15,8 +15,10 @@ from reshard import UnsupportedError
 
 __all__ = ["Memory", "memory_of_capsule"]
 
-_HOST_DEVICES = (1, 3)
+_HOST = (1, 3)
 """kDLCPU, kDLCUDAHost."""
+_CUDA = (2, 13)
+"""kDLCUDA, kDLCUDAManaged."""
 
 
 class _DLTensor(ctypes.Structure):
@@ -37,10 +39,17 @@ class _DLTensor(ctypes.Structure):
 
 
 class Memory(NamedTuple):
-    """Host memory of an array: address of its first element, strides in bytes."""
+    """Memory of an array.
+
+    Attributes:
+        address: of its first element.
+        strides: in bytes.
+        device: ordinal of the CUDA device; None for host memory.
+    """
 
     address: int
     strides: tuple[int, ...]
+    device: int | None
 
 
 _get_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
@@ -56,14 +65,16 @@ def memory_of_capsule(capsule: object, itemsize: int) -> Memory:
         itemsize: bytes of one element.
 
     Raises:
-        UnsupportedError: if the memory is not of the host.
+        UnsupportedError: if the memory is neither of the host nor of a CUDA device.
     """
     tensor = _DLTensor.from_address(_get_pointer(capsule, b"dltensor"))
-    if tensor.device_type not in _HOST_DEVICES:
+    if tensor.device_type not in _HOST + _CUDA:
         raise UnsupportedError(
-            f"memory of DLPack device type {tensor.device_type} is not host memory. Put the array "
-            "there first: jax.device_put(x, x.sharding.with_memory_kind('pinned_host'))."
+            f"memory of DLPack device type {tensor.device_type} is neither that of the host nor of "
+            "an NVIDIA GPU. Put the array into host memory first: "
+            "jax.device_put(x, x.sharding.with_memory_kind('pinned_host'))."
         )
+    device = tensor.device_id if tensor.device_type in _CUDA else None
     if tensor.strides:
         elements = tuple(tensor.strides[: tensor.ndim])
     else:  # row-major and compact
@@ -71,4 +82,4 @@ def memory_of_capsule(capsule: object, itemsize: int) -> Memory:
             math.prod(tensor.shape[dim + 1 : tensor.ndim]) for dim in range(tensor.ndim)
         )
     strides = tuple(stride * itemsize for stride in elements)
-    return Memory((tensor.data or 0) + tensor.byte_offset, strides)
+    return Memory((tensor.data or 0) + tensor.byte_offset, strides, device)

@@ -12,14 +12,17 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from reshard import AnyLayout, Box, BoxLayout, Layout, LayoutError, LocalBox, Mesh, UnsupportedError
-from reshard_jax.compat import axes_of_mesh_are_concrete, names_of_spec, platform_of, unreduced_axes
+from reshard_jax.compat import (
+    axes_of_mesh_are_concrete,
+    names_of_spec,
+    unreduced_axes,
+    why_no_memory,
+)
 from reshard_jax.ranks import Ranks
 
 __all__ = ["LayoutTable", "check_supported"]
 
 Boxes = dict[int, Box]
-
-_HOST_MEMORY_KINDS = ("pinned_host", "unpinned_host")
 
 
 class LayoutTable:
@@ -39,7 +42,8 @@ class LayoutTable:
 
         Raises:
             LayoutError: if the sharding does not fit the shape.
-            UnsupportedError: for partial sums, unconstrained dims and device memory.
+            UnsupportedError: for partial sums, unconstrained dims, and memory of devices that are
+                neither CPUs nor NVIDIA GPUs.
         """
         return self._find(sharding, shape)[0]
 
@@ -60,7 +64,7 @@ class LayoutTable:
 
 
 def check_supported(sharding: Sharding) -> None:
-    """Refuses shardings that are no copy of the array in host memory.
+    """Refuses shardings that are no copy of the array in memory that can be moved.
 
     Raises:
         UnsupportedError: naming what is in the way and what to call first.
@@ -72,13 +76,13 @@ def check_supported(sharding: Sharding) -> None:
             f"{sharding} is over an abstract mesh, which has no devices. Use the jax.sharding.Mesh "
             "on which the weights lie."
         )
-    for device in sharding.device_set:
-        if platform_of(device) != "cpu" and sharding.memory_kind not in _HOST_MEMORY_KINDS:
-            raise UnsupportedError(
-                f"{sharding} is memory of {device}; this version moves host memory. Put the "
-                "weights there first: "
-                "jax.device_put(x, x.sharding.with_memory_kind('pinned_host'))."
-            )
+    platform = why_no_memory(sharding)
+    if platform:
+        raise UnsupportedError(
+            f"{sharding} is memory of platform {platform!r}; that of CPUs and NVIDIA GPUs is "
+            "moved. Put the weights into host memory first: "
+            "jax.device_put(x, x.sharding.with_memory_kind('pinned_host'))."
+        )
 
 
 def _check_spec(spec: PartitionSpec) -> None:

@@ -18,6 +18,7 @@ from reshard import (
     Paddings,
     RefitReport,
     Topology,
+    Transport,
 )
 from reshard_jax.buffers import source_buffers
 from reshard_jax.compat import is_array
@@ -53,12 +54,15 @@ class Source:
         casts: (source dtype, destination dtype) conversions that are wanted.
         allow_unmatched: shell-style patterns of canonical names that no destination has to take.
         staging_bytes: memory of this process for chunks under way.
+        transport: `auto` goes by the memory that the weights of all programs are in; `shm` moves
+            host memory between processes of one machine, `nccl` GPU memory (docs/nccl.md).
         min_destinations: how many destination programs a publish needs at least. Those that took
             part before are waited for too, until they close, die or miss one.
         timeout_s: limit of every wait unless a call gives its own.
 
     Raises:
-        LayoutError, UnsupportedError: naming the leaf that cannot be moved, and why.
+        LayoutError, UnsupportedError: naming the leaf that cannot be moved, and why; or what `nccl`
+            lacks here.
         RendezvousError: the address cannot be used.
 
     Collective: every process of the JAX job, also those that have none of the weights.
@@ -82,6 +86,7 @@ class Source:
         casts: Casts = (),
         allow_unmatched: Iterable[str] = (),
         staging_bytes: int = DEFAULT_STAGING_BYTES,
+        transport: Transport = "auto",
         min_destinations: int = 1,
         timeout_s: float = 60.0,
     ) -> None:
@@ -99,6 +104,7 @@ class Source:
             casts=casts,
             allow_unmatched=allow_unmatched,
             staging_bytes=staging_bytes,
+            transport=transport,
             min_destinations=min_destinations,
             timeout_s=timeout_s,
         )
@@ -164,6 +170,9 @@ class Source:
             VerificationError: values differ after the refit.
 
         Collective: every process of the JAX job, with the same tree, outside jit.
+
+        Stream: none of JAX's, which it does not show. The arrays are computed before anything is
+            read, and everything is read when this returns.
         """
         with self._end.calling():
             with self._end.telling_others():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from reshard import Buffer, LayoutError, UnsupportedError
-from reshard_torch.compat import is_wrapper, local_tensor
+from reshard_torch.compat import is_rocm, is_wrapper, local_tensor
 from reshard_torch.dtypes import dtype_of
 
 __all__ = ["buffer_of", "has_memory"]
@@ -15,10 +15,11 @@ def buffer_of(tensor: torch.Tensor, name: str = "tensor") -> Buffer:
     """Returns the buffer of this rank's part of a tensor; writing into it writes into the tensor.
 
     Strides are kept as they are: a transposed view or a slice is read and written by index, never
-    as flat bytes. The buffer keeps the memory alive. Gradients play no part.
+    as flat bytes. The buffer keeps the memory alive. Gradients play no part. On a CUDA device the
+    address is that of the tensor itself; nothing waits, so work that is queued may still write it.
 
     Args:
-        tensor: a tensor in host memory; of a DTensor, the local tensor.
+        tensor: a tensor in host memory or on a CUDA device; of a DTensor, the local tensor.
         name: how messages call it.
 
     Raises:
@@ -44,7 +45,8 @@ def buffer_of(tensor: torch.Tensor, name: str = "tensor") -> Buffer:
             f"{name}: its storage was freed (resized to 0), as sleep modes and FSDP do. Bring the "
             "weights back before a refit."
         )
-    return Buffer(local.data_ptr(), shape, strides, dtype, owner=local)
+    device = local.get_device() if local.is_cuda else None
+    return Buffer(local.data_ptr(), shape, strides, dtype, owner=local, device=device)
 
 
 def has_memory(local: torch.Tensor) -> bool:
@@ -76,20 +78,25 @@ def _check_kind(local: torch.Tensor, name: str) -> None:
     if _is_meta(local):
         raise LayoutError(
             f"{name}: is on the meta device and holds no data. Materialise it first, with "
-            "module.to_empty(device='cpu')."
+            "module.to_empty(device=...)."
         )
     if local.is_conj() or local.is_neg():
         raise LayoutError(
             f"{name}: is a lazily conjugated or negated view, whose memory holds other values. "
             "Give tensor.resolve_conj().resolve_neg()."
         )
-    if local.is_cuda:
+    _check_device(local, name)
+
+
+def _check_device(local: torch.Tensor, name: str) -> None:
+    kind = local.device.type
+    if kind == "cuda" and is_rocm():
         raise UnsupportedError(
-            f"{name}: is on {local.device}. The NCCL transport is not in this version, which moves "
-            "host memory only. Give tensor.cpu(), or keep the weights on the CPU."
+            f"{name}: is on {local.device} of a torch for AMD GPUs (ROCm); of GPUs, NVIDIA's are "
+            "supported. Give tensor.cpu()."
         )
-    if local.device.type != "cpu":
+    if kind not in ("cpu", "cuda"):
         raise UnsupportedError(
-            f"{name}: is on device {local.device}; this version moves host memory only. Give "
-            "tensor.cpu()."
+            f"{name}: is on device {local.device}; memory of the host (cpu) and of NVIDIA GPUs "
+            f"(cuda) is moved, that of {kind!r} is not. Give tensor.cpu()."
         )

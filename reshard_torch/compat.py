@@ -26,6 +26,7 @@ __all__ = [
     "blocks_of",
     "group_or_default",
     "group_store",
+    "is_rocm",
     "is_wrapper",
     "local_tensor",
     "non_persistent_buffers",
@@ -121,6 +122,11 @@ def group_or_default(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
     Private: `_get_default_group`, which says what to do if there is none.
     """
     return distributed_c10d._get_default_group() if group is None else group
+
+
+def is_rocm() -> bool:
+    """True for a torch that calls AMD GPUs "cuda"."""
+    return torch.version.hip is not None
 
 
 def is_wrapper(tensor: torch.Tensor) -> bool:

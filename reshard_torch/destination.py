@@ -9,8 +9,9 @@ from typing import Literal, Self
 import torch.distributed as dist
 
 import reshard
-from reshard import DEFAULT_STAGING_BYTES, Casts, Forms, Paddings, RefitReport, Topology
+from reshard import DEFAULT_STAGING_BYTES, Casts, Forms, Paddings, RefitReport, Topology, Transport
 from reshard_torch.side import Side
+from reshard_torch.streams import streams_of
 from reshard_torch.tensors import TensorReader, Tensors
 
 __all__ = ["Destination"]
@@ -37,10 +38,13 @@ class Destination:
         allow_unmatched: shell-style patterns of canonical names that may stay without a partner.
         group: name of this program; programs that refit from one source need different names.
         staging_bytes: memory of this process for chunks under way.
+        transport: `auto` goes by the memory that the weights of all programs are in; `shm` moves
+            host memory between processes of one machine, `nccl` GPU memory (docs/nccl.md).
         timeout_s: limit of every wait unless a call gives its own.
 
     Raises:
-        LayoutError, UnsupportedError: naming the tensor that cannot be described.
+        LayoutError, UnsupportedError: naming the tensor that cannot be described, or what `nccl`
+            lacks here.
         RendezvousError: the address is malformed, or lacks a token. Whether somebody is there shows
             in the first refit.
 
@@ -67,6 +71,7 @@ class Destination:
         allow_unmatched: Iterable[str] = (),
         group: str = "destination",
         staging_bytes: int = DEFAULT_STAGING_BYTES,
+        transport: Transport = "auto",
         timeout_s: float = 60.0,
     ) -> None:
         side = Side.of_group(process_group)
@@ -84,6 +89,7 @@ class Destination:
             allow_unmatched=allow_unmatched,
             group=group,
             staging_bytes=staging_bytes,
+            transport=transport,
             timeout_s=timeout_s,
         )
         with self._end.opening():
@@ -131,14 +137,19 @@ class Destination:
             VerificationError: values differ after the refit; `state` is `torn`.
 
         Collective: every rank of every destination, and `publish` on every rank of the source.
+
+        Stream: on GPUs, torch's current stream of the device: weights are written after what is
+            queued there, and what is queued there later reads the new ones. CUDA graphs that hold
+            their addresses see them too.
         """
         with self._end.calling():
             with self._end.telling_others():
                 current = self._reader.read(self._tensors)
                 self._end.replace_specs(current.specs)
                 buffers = current.buffers()
+                streams = streams_of(buffers)
             try:
-                report = self._end.refit(buffers, timeout_s=timeout_s)
+                report = self._end.refit(buffers, timeout_s=timeout_s, streams=streams)
             finally:
                 current.mark_written()
             current.check_unmoved()

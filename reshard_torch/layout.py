@@ -188,7 +188,7 @@ def _compare_with_torch(
 @lru_cache(maxsize=4096)
 def _torch_runs(cuts: Cuts, dim: int, length: int) -> Runs:
     """Returns the runs of each part of a dim as torch's own functions divide it."""
-    parts = [torch.arange(length)]
+    parts = [torch.arange(length, device="cpu")]  # whatever the default device is
     for placement, size in cuts:
         parts = [piece for part in parts for piece in split_indices(placement, dim, part, size)]
     return tuple(_runs_of_indices(part) for part in parts)

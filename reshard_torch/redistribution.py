@@ -22,13 +22,16 @@ from reshard import (
     Roster,
     Session,
     TensorSpec,
+    Transport,
     check_apart,
     check_buffers,
+    devices_of,
     make_contribution,
 )
 from reshard_torch.compat import group_or_default
 from reshard_torch.exchange import StoreExchange
 from reshard_torch.side import Side
+from reshard_torch.streams import streams_of
 from reshard_torch.tensors import TensorReader, Tensors, TensorSet
 
 __all__ = ["Redistribution", "redistribute"]
@@ -45,6 +48,7 @@ def redistribute(
     group: dist.ProcessGroup | None = None,
     *,
     casts: Casts = (),
+    transport: Transport = "auto",
     timeout_s: float = 60.0,
     verify: bool = True,
 ) -> Destinations:
@@ -58,6 +62,8 @@ def redistribute(
         dst: the DTensor to write into, or names -> tensors; None on a rank without a part.
         group: all ranks of both; None means the default group.
         casts: (source dtype, destination dtype) conversions that are wanted.
+        transport: `auto` goes by the memory that the tensors are in; `shm` moves host memory
+            between processes of one machine, `nccl` GPU memory (docs/nccl.md).
         timeout_s: limit for all of it.
         verify: compare fingerprints afterwards.
 
@@ -86,7 +92,9 @@ def redistribute(
         [[0, 1, 2], [3, 4, 5]]
         >>> dist.destroy_process_group()
     """
-    with Redistribution(src, dst, group, casts=casts, timeout_s=timeout_s) as plan:
+    with Redistribution(
+        src, dst, group, casts=casts, transport=transport, timeout_s=timeout_s
+    ) as plan:
         plan.run(verify=verify)
     return dst
 
@@ -108,6 +116,7 @@ class Redistribution:
         *,
         casts: Casts = (),
         staging_bytes: int = DEFAULT_STAGING_BYTES,
+        transport: Transport = "auto",
         timeout_s: float = 60.0,
     ) -> None:
         self._timeout_s = timeout_s
@@ -121,7 +130,9 @@ class Redistribution:
         try:
             sides = self._read()
             self._specs = sides[0].specs, sides[1].specs
-            self._session = self._make_session(sides, casts, staging_bytes)
+            buffers = _checked_buffers(*sides)
+            self._devices = devices_of(*buffers)
+            self._session = self._make_session(sides, buffers, casts, staging_bytes, transport)
         except BaseException as error:
             self._exchange.fail(error)
             self.close()
@@ -152,12 +163,14 @@ class Redistribution:
             src, dst = self._read()
             for before, now in zip(self._specs, (src.specs, dst.specs), strict=True):
                 _check_same(before, now)
-            src_buffers, dst_buffers = _checked_buffers(src, dst)
+            buffers = _checked_buffers(src, dst)
+            self._check_devices(devices_of(*buffers))
+            streams = streams_of(*buffers)  # refuses that a graph is captured
             try:
                 report = self._session.refit(
                     self._exchange,
-                    src_buffers,
-                    dst_buffers,
+                    *buffers,
+                    streams=streams,
                     run_id=self._num_runs,
                     version=self._num_runs,
                     epoch=0,
@@ -198,12 +211,24 @@ class Redistribution:
     ) -> None:
         self.close()
 
+    def _check_devices(self, now: dict[int, int | None]) -> None:
+        if now != self._devices:
+            raise LayoutError(
+                f"the tensors of rank {self._side.rank} are in other memory than when this "
+                "Redistribution was made. Make a new one for them."
+            )
+
     def _read(self) -> tuple[TensorSet, TensorSet]:
         src, dst = self._given
         return self._readers[0].read(src), self._readers[1].read(dst)
 
     def _make_session(
-        self, sides: tuple[TensorSet, TensorSet], casts: Casts, staging_bytes: int
+        self,
+        sides: tuple[TensorSet, TensorSet],
+        buffers: tuple[Buffers, Buffers],
+        casts: Casts,
+        staging_bytes: int,
+        transport: Transport,
     ) -> Session:
         src, dst = sides
         everybody = tuple(range(self._side.num_ranks))
@@ -213,6 +238,8 @@ class Redistribution:
             casts=casts,
             allow_unmatched=(),
             staging_bytes=staging_bytes,
+            devices=self._devices,
+            transport=transport,
         )
         roster = Roster(
             tuple((rank,) for rank in everybody),
@@ -224,7 +251,7 @@ class Redistribution:
             self._exchange,
             roster,
             contribution,
-            *_checked_buffers(src, dst),
+            *buffers,
             rank_offset=0,
             timeout_s=self._timeout_s,
         )

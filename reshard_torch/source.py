@@ -9,8 +9,9 @@ from typing import Self, SupportsIndex
 import torch.distributed as dist
 
 import reshard
-from reshard import DEFAULT_STAGING_BYTES, Casts, Forms, Paddings, RefitReport, Topology
+from reshard import DEFAULT_STAGING_BYTES, Casts, Forms, Paddings, RefitReport, Topology, Transport
 from reshard_torch.side import Side
+from reshard_torch.streams import streams_of
 from reshard_torch.tensors import TensorReader, Tensors
 
 __all__ = ["Source"]
@@ -35,12 +36,15 @@ class Source:
         casts: (source dtype, destination dtype) conversions that are wanted.
         allow_unmatched: shell-style patterns of canonical names that may stay without a partner.
         staging_bytes: memory of this process for chunks under way.
+        transport: `auto` goes by the memory that the weights of all programs are in; `shm` moves
+            host memory between processes of one machine, `nccl` GPU memory (docs/nccl.md).
         min_destinations: how many destination programs a publish needs at least. Those that took
             part before are waited for too, until they close, die or miss one.
         timeout_s: limit of every wait unless a call gives its own.
 
     Raises:
-        LayoutError, UnsupportedError: naming the tensor that cannot be described.
+        LayoutError, UnsupportedError: naming the tensor that cannot be described, or what `nccl`
+            lacks here.
         RendezvousError: the address cannot be used.
 
     Collective: every rank of the process group.
@@ -63,6 +67,7 @@ class Source:
         casts: Casts = (),
         allow_unmatched: Iterable[str] = (),
         staging_bytes: int = DEFAULT_STAGING_BYTES,
+        transport: Transport = "auto",
         min_destinations: int = 1,
         timeout_s: float = 60.0,
     ) -> None:
@@ -80,6 +85,7 @@ class Source:
             casts=casts,
             allow_unmatched=allow_unmatched,
             staging_bytes=staging_bytes,
+            transport=transport,
             min_destinations=min_destinations,
             timeout_s=timeout_s,
         )
@@ -129,6 +135,9 @@ class Source:
             VerificationError: values differ after the refit.
 
         Collective: every rank of the source, and `refit` on every rank of every destination.
+
+        Stream: on GPUs, torch's current stream of the device: weights are read after what is queued
+            there, and what is queued there later may change them.
         """
         with self._end.calling():
             if tensors is not None:
@@ -137,7 +146,10 @@ class Source:
                 current = self._reader.read(self._tensors)
                 self._end.replace_specs(current.specs)
                 buffers = current.buffers()
-            return self._end.publish(buffers, version=version, verify=verify, timeout_s=timeout_s)
+                streams = streams_of(buffers)
+            return self._end.publish(
+                buffers, version=version, verify=verify, timeout_s=timeout_s, streams=streams
+            )
 
     def describe_plan(self) -> str:
         """Returns the summary of the current plan; there is one after the first refit."""

@@ -1,7 +1,7 @@
 """Options that concern all tests: seeds, how hard properties are tried, and required frameworks.
 
-`RESHARD_REQUIRE=torch,jax` (set where both are installed) turns a skip for a missing package into
-a failure, so that a suite that ran nothing cannot pass. Markers are in pyproject.toml.
+`RESHARD_REQUIRE=torch,jax,nvrtc` (set where they are installed) turns a skip for a missing package
+into a failure, so that a suite that ran nothing cannot pass. Markers are in pyproject.toml.
 """
 
 from __future__ import annotations
@@ -32,6 +32,10 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("default")
 
 
+# What is imported to see whether a package is there that has another name than its mark.
+_MODULES = {"nvrtc": "nvidia.cuda_nvrtc"}
+
+
 def _required() -> list[str]:
     return [name for name in os.environ.get("RESHARD_REQUIRE", "").split(",") if name]
 
@@ -40,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Imports what has to be there, so that its absence is one clear error and not many skips."""
     for name in _required():
         try:
-            importlib.import_module(name)
+            importlib.import_module(_MODULES.get(name, name))
         except ImportError as error:
             raise pytest.UsageError(
                 f"RESHARD_REQUIRE names {name}, which cannot be imported: {error}"

@@ -584,113 +584,171 @@ static void (*_cffi_call_python_org)(struct _cffi_externpy_s *, char *);
 /************************************************************/
 
 static void *_cffi_types[] = {
-/*  0 */ _CFFI_OP(_CFFI_OP_FUNCTION, 12), // char const *()(int32_t)
+/*  0 */ _CFFI_OP(_CFFI_OP_FUNCTION, 15), // char const *()(int32_t)
 /*  1 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21), // int32_t
 /*  2 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/*  3 */ _CFFI_OP(_CFFI_OP_FUNCTION, 12), // char const *()(reshard_cuda const *)
-/*  4 */ _CFFI_OP(_CFFI_OP_POINTER, 97), // reshard_cuda const *
+/*  3 */ _CFFI_OP(_CFFI_OP_FUNCTION, 15), // char const *()(reshard_cuda const *)
+/*  4 */ _CFFI_OP(_CFFI_OP_POINTER, 150), // reshard_cuda const *
 /*  5 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/*  6 */ _CFFI_OP(_CFFI_OP_FUNCTION, 12), // char const *()(reshard_nccl const *)
-/*  7 */ _CFFI_OP(_CFFI_OP_POINTER, 98), // reshard_nccl const *
+/*  6 */ _CFFI_OP(_CFFI_OP_FUNCTION, 15), // char const *()(reshard_kernels const *)
+/*  7 */ _CFFI_OP(_CFFI_OP_POINTER, 151), // reshard_kernels const *
 /*  8 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/*  9 */ _CFFI_OP(_CFFI_OP_FUNCTION, 12), // char const *()(void)
-/* 10 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 11 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(char const *, reshard_cuda * *)
-/* 12 */ _CFFI_OP(_CFFI_OP_POINTER, 93), // char const *
-/* 13 */ _CFFI_OP(_CFFI_OP_POINTER, 85), // reshard_cuda * *
-/* 14 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 15 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(char const *, reshard_nccl * *)
-/* 16 */ _CFFI_OP(_CFFI_OP_NOOP, 12),
-/* 17 */ _CFFI_OP(_CFFI_OP_POINTER, 88), // reshard_nccl * *
+/*  9 */ _CFFI_OP(_CFFI_OP_FUNCTION, 15), // char const *()(reshard_nccl const *)
+/* 10 */ _CFFI_OP(_CFFI_OP_POINTER, 152), // reshard_nccl const *
+/* 11 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 12 */ _CFFI_OP(_CFFI_OP_FUNCTION, 15), // char const *()(void)
+/* 13 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 14 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(char const *, char const *, reshard_kernels * *)
+/* 15 */ _CFFI_OP(_CFFI_OP_POINTER, 145), // char const *
+/* 16 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
+/* 17 */ _CFFI_OP(_CFFI_OP_POINTER, 137), // reshard_kernels * *
 /* 18 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 19 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(int64_t const *, uint64_t, void * const *, uint64_t, uint64_t *, uint64_t)
-/* 20 */ _CFFI_OP(_CFFI_OP_POINTER, 36), // int64_t const *
-/* 21 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
-/* 22 */ _CFFI_OP(_CFFI_OP_POINTER, 105), // void * const *
-/* 23 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 24 */ _CFFI_OP(_CFFI_OP_POINTER, 21), // uint64_t *
-/* 25 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 19 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(char const *, int32_t *)
+/* 20 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
+/* 21 */ _CFFI_OP(_CFFI_OP_POINTER, 1), // int32_t *
+/* 22 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 23 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(char const *, reshard_cuda * *)
+/* 24 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
+/* 25 */ _CFFI_OP(_CFFI_OP_POINTER, 134), // reshard_cuda * *
 /* 26 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 27 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *)
-/* 28 */ _CFFI_OP(_CFFI_OP_POINTER, 96), // reshard_communicator *
-/* 29 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 30 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *, char const *)
-/* 31 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
-/* 32 */ _CFFI_OP(_CFFI_OP_NOOP, 12),
-/* 33 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 34 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *, int64_t, int64_t)
-/* 35 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
-/* 36 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
-/* 37 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
+/* 27 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(char const *, reshard_nccl * *)
+/* 28 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
+/* 29 */ _CFFI_OP(_CFFI_OP_POINTER, 140), // reshard_nccl * *
+/* 30 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 31 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(int64_t const *, uint64_t, void * const *, uint64_t, uint64_t *, uint64_t)
+/* 32 */ _CFFI_OP(_CFFI_OP_POINTER, 54), // int64_t const *
+/* 33 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
+/* 34 */ _CFFI_OP(_CFFI_OP_POINTER, 74), // void * const *
+/* 35 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 36 */ _CFFI_OP(_CFFI_OP_POINTER, 33), // uint64_t *
+/* 37 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
 /* 38 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 39 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_cuda const *)
-/* 40 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
+/* 39 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *)
+/* 40 */ _CFFI_OP(_CFFI_OP_POINTER, 149), // reshard_communicator *
 /* 41 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 42 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_nccl const *)
-/* 43 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 44 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 45 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, char const *)
-/* 46 */ _CFFI_OP(_CFFI_OP_POINTER, 99), // reshard_program *
-/* 47 */ _CFFI_OP(_CFFI_OP_NOOP, 12),
-/* 48 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 49 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, int64_t, reshard_run_stats *)
-/* 50 */ _CFFI_OP(_CFFI_OP_NOOP, 46),
-/* 51 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
-/* 52 */ _CFFI_OP(_CFFI_OP_POINTER, 103), // reshard_run_stats *
-/* 53 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 54 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, reshard_communicator *, void * const *, uint64_t, reshard_run_options const *)
-/* 55 */ _CFFI_OP(_CFFI_OP_NOOP, 46),
-/* 56 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
-/* 57 */ _CFFI_OP(_CFFI_OP_NOOP, 22),
-/* 58 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 59 */ _CFFI_OP(_CFFI_OP_POINTER, 102), // reshard_run_options const *
+/* 42 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *, char const *)
+/* 43 */ _CFFI_OP(_CFFI_OP_NOOP, 40),
+/* 44 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
+/* 45 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 46 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *, int64_t const *, uint64_t, void * const *, uint64_t, uint64_t *, uint64_t, int64_t)
+/* 47 */ _CFFI_OP(_CFFI_OP_NOOP, 40),
+/* 48 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
+/* 49 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 50 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
+/* 51 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 52 */ _CFFI_OP(_CFFI_OP_NOOP, 36),
+/* 53 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 54 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
+/* 55 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 56 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *, int64_t, int64_t)
+/* 57 */ _CFFI_OP(_CFFI_OP_NOOP, 40),
+/* 58 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
+/* 59 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
 /* 60 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 61 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program const *, reshard_program_info *)
-/* 62 */ _CFFI_OP(_CFFI_OP_POINTER, 99), // reshard_program const *
-/* 63 */ _CFFI_OP(_CFFI_OP_POINTER, 100), // reshard_program_info *
-/* 64 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 65 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program_tables const *, reshard_program * *)
-/* 66 */ _CFFI_OP(_CFFI_OP_POINTER, 101), // reshard_program_tables const *
-/* 67 */ _CFFI_OP(_CFFI_OP_POINTER, 46), // reshard_program * *
+/* 61 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_cuda const *)
+/* 62 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
+/* 63 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 64 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_cuda const *, int32_t, char *)
+/* 65 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
+/* 66 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 67 */ _CFFI_OP(_CFFI_OP_POINTER, 145), // char *
 /* 68 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 69 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_shm_options const *, reshard_communicator * *)
-/* 70 */ _CFFI_OP(_CFFI_OP_POINTER, 104), // reshard_shm_options const *
-/* 71 */ _CFFI_OP(_CFFI_OP_POINTER, 28), // reshard_communicator * *
-/* 72 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 73 */ _CFFI_OP(_CFFI_OP_FUNCTION, 75), // size_t()(size_t *, size_t)
-/* 74 */ _CFFI_OP(_CFFI_OP_POINTER, 75), // size_t *
-/* 75 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28), // size_t
-/* 76 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 77 */ _CFFI_OP(_CFFI_OP_FUNCTION, 106), // void()(int64_t *, int64_t *)
-/* 78 */ _CFFI_OP(_CFFI_OP_POINTER, 36), // int64_t *
-/* 79 */ _CFFI_OP(_CFFI_OP_NOOP, 78),
-/* 80 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 81 */ _CFFI_OP(_CFFI_OP_FUNCTION, 106), // void()(reshard_communicator *)
-/* 82 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
+/* 69 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_nccl const *)
+/* 70 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
+/* 71 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 72 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_nccl const *, void *)
+/* 73 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
+/* 74 */ _CFFI_OP(_CFFI_OP_POINTER, 164), // void *
+/* 75 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 76 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_nccl_options const *, reshard_communicator * *)
+/* 77 */ _CFFI_OP(_CFFI_OP_POINTER, 153), // reshard_nccl_options const *
+/* 78 */ _CFFI_OP(_CFFI_OP_POINTER, 40), // reshard_communicator * *
+/* 79 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 80 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, char const *)
+/* 81 */ _CFFI_OP(_CFFI_OP_POINTER, 154), // reshard_program *
+/* 82 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
 /* 83 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 84 */ _CFFI_OP(_CFFI_OP_FUNCTION, 106), // void()(reshard_cuda *)
-/* 85 */ _CFFI_OP(_CFFI_OP_POINTER, 97), // reshard_cuda *
-/* 86 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 87 */ _CFFI_OP(_CFFI_OP_FUNCTION, 106), // void()(reshard_nccl *)
-/* 88 */ _CFFI_OP(_CFFI_OP_POINTER, 98), // reshard_nccl *
-/* 89 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 90 */ _CFFI_OP(_CFFI_OP_FUNCTION, 106), // void()(reshard_program *)
-/* 91 */ _CFFI_OP(_CFFI_OP_NOOP, 46),
-/* 92 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 93 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 2), // char
-/* 94 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
-/* 95 */ _CFFI_OP(_CFFI_OP_POINTER, 1), // int32_t const *
-/* 96 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // reshard_communicator
-/* 97 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // reshard_cuda
-/* 98 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // reshard_nccl
-/* 99 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // reshard_program
-/* 100 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // reshard_program_info
-/* 101 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // reshard_program_tables
-/* 102 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 6), // reshard_run_options
-/* 103 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 7), // reshard_run_stats
-/* 104 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 8), // reshard_shm_options
-/* 105 */ _CFFI_OP(_CFFI_OP_POINTER, 106), // void *
-/* 106 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
+/* 84 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, int64_t, reshard_run_stats *)
+/* 85 */ _CFFI_OP(_CFFI_OP_NOOP, 81),
+/* 86 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
+/* 87 */ _CFFI_OP(_CFFI_OP_POINTER, 159), // reshard_run_stats *
+/* 88 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 89 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, reshard_communicator *, void * const *, uint64_t, reshard_run_options const *)
+/* 90 */ _CFFI_OP(_CFFI_OP_NOOP, 81),
+/* 91 */ _CFFI_OP(_CFFI_OP_NOOP, 40),
+/* 92 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
+/* 93 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 94 */ _CFFI_OP(_CFFI_OP_POINTER, 158), // reshard_run_options const *
+/* 95 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 96 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program const *, int64_t const *, uint64_t, int64_t const *, uint64_t, reshard_rounds_info *)
+/* 97 */ _CFFI_OP(_CFFI_OP_POINTER, 154), // reshard_program const *
+/* 98 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
+/* 99 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 100 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
+/* 101 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 102 */ _CFFI_OP(_CFFI_OP_POINTER, 157), // reshard_rounds_info *
+/* 103 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 104 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program const *, reshard_program_info *)
+/* 105 */ _CFFI_OP(_CFFI_OP_NOOP, 97),
+/* 106 */ _CFFI_OP(_CFFI_OP_POINTER, 155), // reshard_program_info *
+/* 107 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 108 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program_tables const *, reshard_program * *)
+/* 109 */ _CFFI_OP(_CFFI_OP_POINTER, 156), // reshard_program_tables const *
+/* 110 */ _CFFI_OP(_CFFI_OP_POINTER, 81), // reshard_program * *
+/* 111 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 112 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_shm_options const *, reshard_communicator * *)
+/* 113 */ _CFFI_OP(_CFFI_OP_POINTER, 160), // reshard_shm_options const *
+/* 114 */ _CFFI_OP(_CFFI_OP_NOOP, 78),
+/* 115 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 116 */ _CFFI_OP(_CFFI_OP_FUNCTION, 118), // size_t()(size_t *, size_t)
+/* 117 */ _CFFI_OP(_CFFI_OP_POINTER, 118), // size_t *
+/* 118 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28), // size_t
+/* 119 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 120 */ _CFFI_OP(_CFFI_OP_FUNCTION, 33), // uint64_t()(reshard_kernels const *)
+/* 121 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 122 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 123 */ _CFFI_OP(_CFFI_OP_FUNCTION, 163), // void const *()(reshard_kernels const *)
+/* 124 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 125 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 126 */ _CFFI_OP(_CFFI_OP_FUNCTION, 164), // void()(int64_t *, int64_t *)
+/* 127 */ _CFFI_OP(_CFFI_OP_POINTER, 54), // int64_t *
+/* 128 */ _CFFI_OP(_CFFI_OP_NOOP, 127),
+/* 129 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 130 */ _CFFI_OP(_CFFI_OP_FUNCTION, 164), // void()(reshard_communicator *)
+/* 131 */ _CFFI_OP(_CFFI_OP_NOOP, 40),
+/* 132 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 133 */ _CFFI_OP(_CFFI_OP_FUNCTION, 164), // void()(reshard_cuda *)
+/* 134 */ _CFFI_OP(_CFFI_OP_POINTER, 150), // reshard_cuda *
+/* 135 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 136 */ _CFFI_OP(_CFFI_OP_FUNCTION, 164), // void()(reshard_kernels *)
+/* 137 */ _CFFI_OP(_CFFI_OP_POINTER, 151), // reshard_kernels *
+/* 138 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 139 */ _CFFI_OP(_CFFI_OP_FUNCTION, 164), // void()(reshard_nccl *)
+/* 140 */ _CFFI_OP(_CFFI_OP_POINTER, 152), // reshard_nccl *
+/* 141 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 142 */ _CFFI_OP(_CFFI_OP_FUNCTION, 164), // void()(reshard_program *)
+/* 143 */ _CFFI_OP(_CFFI_OP_NOOP, 81),
+/* 144 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 145 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 2), // char
+/* 146 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
+/* 147 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum $2
+/* 148 */ _CFFI_OP(_CFFI_OP_POINTER, 1), // int32_t const *
+/* 149 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // reshard_communicator
+/* 150 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // reshard_cuda
+/* 151 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // reshard_kernels
+/* 152 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // reshard_nccl
+/* 153 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // reshard_nccl_options
+/* 154 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // reshard_program
+/* 155 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 6), // reshard_program_info
+/* 156 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 7), // reshard_program_tables
+/* 157 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 8), // reshard_rounds_info
+/* 158 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 9), // reshard_run_options
+/* 159 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 10), // reshard_run_stats
+/* 160 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 11), // reshard_shm_options
+/* 161 */ _CFFI_OP(_CFFI_OP_POINTER, 33), // uint64_t const *
+/* 162 */ _CFFI_OP(_CFFI_OP_POINTER, 163), // void const * const *
+/* 163 */ _CFFI_OP(_CFFI_OP_POINTER, 164), // void const *
+/* 164 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
 };
 
 static int _cffi_const_RESHARD_STATUS_OK(unsigned long long *o)
@@ -777,6 +835,13 @@ static int _cffi_const_RESHARD_STATUS_INTERNAL(unsigned long long *o)
   return n;
 }
 
+static int _cffi_const_RESHARD_NCCL_ID_BYTES(unsigned long long *o)
+{
+  int n = (RESHARD_NCCL_ID_BYTES) <= 0;
+  *o = (unsigned long long)((RESHARD_NCCL_ID_BYTES) | 0);  /* check that RESHARD_NCCL_ID_BYTES is an integer */
+  return n;
+}
+
 static size_t _cffi_d_reshard_abi_sizes(size_t * x0, size_t x1)
 {
   return reshard_abi_sizes(x0, x1);
@@ -798,10 +863,10 @@ _cffi_f_reshard_abi_sizes(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(74), arg0, (char **)&x0);
+      _cffi_type(117), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(74), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(117), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -846,19 +911,19 @@ _cffi_f_reshard_communicator_abort(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(28), arg0, (char **)&x0);
+      _cffi_type(40), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_communicator *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(28), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(40), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(12), arg1, (char **)&x1);
+      _cffi_type(15), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(12), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(15), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -893,10 +958,10 @@ _cffi_f_reshard_communicator_check_peers(PyObject *self, PyObject *arg0)
   PyObject *pyresult;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(28), arg0, (char **)&x0);
+      _cffi_type(40), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_communicator *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(28), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(40), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -939,10 +1004,10 @@ _cffi_f_reshard_communicator_connect(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(28), arg0, (char **)&x0);
+      _cffi_type(40), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_communicator *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(28), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(40), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -970,6 +1035,59 @@ _cffi_f_reshard_communicator_connect(PyObject *self, PyObject *args)
 #  define _cffi_f_reshard_communicator_connect _cffi_d_reshard_communicator_connect
 #endif
 
+static int32_t _cffi_d_reshard_communicator_create_nccl(reshard_nccl_options const * x0, reshard_communicator * * x1)
+{
+  return reshard_communicator_create_nccl(x0, x1);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_reshard_communicator_create_nccl(PyObject *self, PyObject *args)
+{
+  reshard_nccl_options const * x0;
+  reshard_communicator * * x1;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+
+  if (!PyArg_UnpackTuple(args, "reshard_communicator_create_nccl", 2, 2, &arg0, &arg1))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(77), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (reshard_nccl_options const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(77), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(78), arg1, (char **)&x1);
+  if (datasize != 0) {
+    x1 = ((size_t)datasize) <= 640 ? (reshard_communicator * *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(78), arg1, (char **)&x1,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = reshard_communicator_create_nccl(x0, x1); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_reshard_communicator_create_nccl _cffi_d_reshard_communicator_create_nccl
+#endif
+
 static int32_t _cffi_d_reshard_communicator_create_shm(reshard_shm_options const * x0, reshard_communicator * * x1)
 {
   return reshard_communicator_create_shm(x0, x1);
@@ -991,19 +1109,19 @@ _cffi_f_reshard_communicator_create_shm(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(70), arg0, (char **)&x0);
+      _cffi_type(113), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_shm_options const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(70), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(113), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(71), arg1, (char **)&x1);
+      _cffi_type(78), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (reshard_communicator * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(71), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(78), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1036,10 +1154,10 @@ _cffi_f_reshard_communicator_destroy(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(28), arg0, (char **)&x0);
+      _cffi_type(40), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_communicator *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(28), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(40), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1057,6 +1175,105 @@ _cffi_f_reshard_communicator_destroy(PyObject *self, PyObject *arg0)
 }
 #else
 #  define _cffi_f_reshard_communicator_destroy _cffi_d_reshard_communicator_destroy
+#endif
+
+static int32_t _cffi_d_reshard_communicator_fingerprint(reshard_communicator * x0, int64_t const * x1, uint64_t x2, void * const * x3, uint64_t x4, uint64_t * x5, uint64_t x6, int64_t x7)
+{
+  return reshard_communicator_fingerprint(x0, x1, x2, x3, x4, x5, x6, x7);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_reshard_communicator_fingerprint(PyObject *self, PyObject *args)
+{
+  reshard_communicator * x0;
+  int64_t const * x1;
+  uint64_t x2;
+  void * const * x3;
+  uint64_t x4;
+  uint64_t * x5;
+  uint64_t x6;
+  int64_t x7;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+  PyObject *arg3;
+  PyObject *arg4;
+  PyObject *arg5;
+  PyObject *arg6;
+  PyObject *arg7;
+
+  if (!PyArg_UnpackTuple(args, "reshard_communicator_fingerprint", 8, 8, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6, &arg7))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(40), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (reshard_communicator *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(40), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(32), arg1, (char **)&x1);
+  if (datasize != 0) {
+    x1 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(32), arg1, (char **)&x1,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x2 = _cffi_to_c_int(arg2, uint64_t);
+  if (x2 == (uint64_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(34), arg3, (char **)&x3);
+  if (datasize != 0) {
+    x3 = ((size_t)datasize) <= 640 ? (void * const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(34), arg3, (char **)&x3,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x4 = _cffi_to_c_int(arg4, uint64_t);
+  if (x4 == (uint64_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(36), arg5, (char **)&x5);
+  if (datasize != 0) {
+    x5 = ((size_t)datasize) <= 640 ? (uint64_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(36), arg5, (char **)&x5,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x6 = _cffi_to_c_int(arg6, uint64_t);
+  if (x6 == (uint64_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x7 = _cffi_to_c_int(arg7, int64_t);
+  if (x7 == (int64_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = reshard_communicator_fingerprint(x0, x1, x2, x3, x4, x5, x6, x7); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_reshard_communicator_fingerprint _cffi_d_reshard_communicator_fingerprint
 #endif
 
 static char const * _cffi_d_reshard_cpu_features(void)
@@ -1078,11 +1295,70 @@ _cffi_f_reshard_cpu_features(PyObject *self, PyObject *noarg)
 
   (void)self; /* unused */
   (void)noarg; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(12));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(15));
   return pyresult;
 }
 #else
 #  define _cffi_f_reshard_cpu_features _cffi_d_reshard_cpu_features
+#endif
+
+static int32_t _cffi_d_reshard_cuda_architecture(reshard_cuda const * x0, int32_t x1, char * x2)
+{
+  return reshard_cuda_architecture(x0, x1, x2);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_reshard_cuda_architecture(PyObject *self, PyObject *args)
+{
+  reshard_cuda const * x0;
+  int32_t x1;
+  char * x2;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+
+  if (!PyArg_UnpackTuple(args, "reshard_cuda_architecture", 3, 3, &arg0, &arg1, &arg2))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(4), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (reshard_cuda const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(4), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x1 = _cffi_to_c_int(arg1, int32_t);
+  if (x1 == (int32_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(67), arg2, (char **)&x2);
+  if (datasize != 0) {
+    x2 = ((size_t)datasize) <= 640 ? (char *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(67), arg2, (char **)&x2,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = reshard_cuda_architecture(x0, x1, x2); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_reshard_cuda_architecture _cffi_d_reshard_cuda_architecture
 #endif
 
 static void _cffi_d_reshard_cuda_destroy(reshard_cuda * x0)
@@ -1098,10 +1374,10 @@ _cffi_f_reshard_cuda_destroy(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(85), arg0, (char **)&x0);
+      _cffi_type(134), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_cuda *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(85), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(134), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1180,19 +1456,19 @@ _cffi_f_reshard_cuda_open(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(12), arg0, (char **)&x0);
+      _cffi_type(15), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(12), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(15), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(13), arg1, (char **)&x1);
+      _cffi_type(25), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (reshard_cuda * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(13), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(25), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1242,7 +1518,7 @@ _cffi_f_reshard_cuda_path(PyObject *self, PyObject *arg0)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(12));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(15));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1317,10 +1593,10 @@ _cffi_f_reshard_fingerprint(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(20), arg0, (char **)&x0);
+      _cffi_type(32), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(20), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(32), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1330,10 +1606,10 @@ _cffi_f_reshard_fingerprint(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(22), arg2, (char **)&x2);
+      _cffi_type(34), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (void * const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(22), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(34), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1343,10 +1619,10 @@ _cffi_f_reshard_fingerprint(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(24), arg4, (char **)&x4);
+      _cffi_type(36), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (uint64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(24), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(36), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1370,6 +1646,246 @@ _cffi_f_reshard_fingerprint(PyObject *self, PyObject *args)
 #  define _cffi_f_reshard_fingerprint _cffi_d_reshard_fingerprint
 #endif
 
+static int32_t _cffi_d_reshard_kernels_compile(char const * x0, char const * x1, reshard_kernels * * x2)
+{
+  return reshard_kernels_compile(x0, x1, x2);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_reshard_kernels_compile(PyObject *self, PyObject *args)
+{
+  char const * x0;
+  char const * x1;
+  reshard_kernels * * x2;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+
+  if (!PyArg_UnpackTuple(args, "reshard_kernels_compile", 3, 3, &arg0, &arg1, &arg2))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(15), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(15), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(15), arg1, (char **)&x1);
+  if (datasize != 0) {
+    x1 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(15), arg1, (char **)&x1,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(17), arg2, (char **)&x2);
+  if (datasize != 0) {
+    x2 = ((size_t)datasize) <= 640 ? (reshard_kernels * *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(17), arg2, (char **)&x2,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = reshard_kernels_compile(x0, x1, x2); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_reshard_kernels_compile _cffi_d_reshard_kernels_compile
+#endif
+
+static void _cffi_d_reshard_kernels_destroy(reshard_kernels * x0)
+{
+  reshard_kernels_destroy(x0);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_reshard_kernels_destroy(PyObject *self, PyObject *arg0)
+{
+  reshard_kernels * x0;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(137), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (reshard_kernels *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(137), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { reshard_kernels_destroy(x0); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  Py_INCREF(Py_None);
+  return Py_None;
+}
+#else
+#  define _cffi_f_reshard_kernels_destroy _cffi_d_reshard_kernels_destroy
+#endif
+
+static void const * _cffi_d_reshard_kernels_image(reshard_kernels const * x0)
+{
+  return reshard_kernels_image(x0);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_reshard_kernels_image(PyObject *self, PyObject *arg0)
+{
+  reshard_kernels const * x0;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  void const * result;
+  PyObject *pyresult;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(7), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (reshard_kernels const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(7), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = reshard_kernels_image(x0); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(163));
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_reshard_kernels_image _cffi_d_reshard_kernels_image
+#endif
+
+static uint64_t _cffi_d_reshard_kernels_image_size(reshard_kernels const * x0)
+{
+  return reshard_kernels_image_size(x0);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_reshard_kernels_image_size(PyObject *self, PyObject *arg0)
+{
+  reshard_kernels const * x0;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  uint64_t result;
+  PyObject *pyresult;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(7), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (reshard_kernels const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(7), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = reshard_kernels_image_size(x0); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, uint64_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_reshard_kernels_image_size _cffi_d_reshard_kernels_image_size
+#endif
+
+static char const * _cffi_d_reshard_kernels_log(reshard_kernels const * x0)
+{
+  return reshard_kernels_log(x0);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_reshard_kernels_log(PyObject *self, PyObject *arg0)
+{
+  reshard_kernels const * x0;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  char const * result;
+  PyObject *pyresult;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(7), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (reshard_kernels const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(7), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = reshard_kernels_log(x0); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(15));
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_reshard_kernels_log _cffi_d_reshard_kernels_log
+#endif
+
+static char const * _cffi_d_reshard_kernels_source(void)
+{
+  return reshard_kernels_source();
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_reshard_kernels_source(PyObject *self, PyObject *noarg)
+{
+  char const * result;
+  PyObject *pyresult;
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = reshard_kernels_source(); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  (void)noarg; /* unused */
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(15));
+  return pyresult;
+}
+#else
+#  define _cffi_f_reshard_kernels_source _cffi_d_reshard_kernels_source
+#endif
+
 static char const * _cffi_d_reshard_last_error(void)
 {
   return reshard_last_error();
@@ -1389,7 +1905,7 @@ _cffi_f_reshard_last_error(PyObject *self, PyObject *noarg)
 
   (void)self; /* unused */
   (void)noarg; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(12));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(15));
   return pyresult;
 }
 #else
@@ -1415,19 +1931,19 @@ _cffi_f_reshard_last_error_ranks(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(78), arg0, (char **)&x0);
+      _cffi_type(127), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(78), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(127), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(78), arg1, (char **)&x1);
+      _cffi_type(127), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(78), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(127), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1460,10 +1976,10 @@ _cffi_f_reshard_nccl_destroy(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(88), arg0, (char **)&x0);
+      _cffi_type(140), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_nccl *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(88), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(140), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1481,6 +1997,59 @@ _cffi_f_reshard_nccl_destroy(PyObject *self, PyObject *arg0)
 }
 #else
 #  define _cffi_f_reshard_nccl_destroy _cffi_d_reshard_nccl_destroy
+#endif
+
+static int32_t _cffi_d_reshard_nccl_make_id(reshard_nccl const * x0, void * x1)
+{
+  return reshard_nccl_make_id(x0, x1);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_reshard_nccl_make_id(PyObject *self, PyObject *args)
+{
+  reshard_nccl const * x0;
+  void * x1;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+
+  if (!PyArg_UnpackTuple(args, "reshard_nccl_make_id", 2, 2, &arg0, &arg1))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(10), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (reshard_nccl const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(10), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(74), arg1, (char **)&x1);
+  if (datasize != 0) {
+    x1 = ((size_t)datasize) <= 640 ? (void *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(74), arg1, (char **)&x1,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = reshard_nccl_make_id(x0, x1); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_reshard_nccl_make_id _cffi_d_reshard_nccl_make_id
 #endif
 
 static int32_t _cffi_d_reshard_nccl_open(char const * x0, reshard_nccl * * x1)
@@ -1504,19 +2073,19 @@ _cffi_f_reshard_nccl_open(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(12), arg0, (char **)&x0);
+      _cffi_type(15), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(12), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(15), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(17), arg1, (char **)&x1);
+      _cffi_type(29), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (reshard_nccl * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(17), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(29), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1551,10 +2120,10 @@ _cffi_f_reshard_nccl_path(PyObject *self, PyObject *arg0)
   PyObject *pyresult;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(7), arg0, (char **)&x0);
+      _cffi_type(10), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_nccl const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(7), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(10), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1566,7 +2135,7 @@ _cffi_f_reshard_nccl_path(PyObject *self, PyObject *arg0)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(12));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(15));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1589,10 +2158,10 @@ _cffi_f_reshard_nccl_version(PyObject *self, PyObject *arg0)
   PyObject *pyresult;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(7), arg0, (char **)&x0);
+      _cffi_type(10), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_nccl const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(7), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(10), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1610,6 +2179,59 @@ _cffi_f_reshard_nccl_version(PyObject *self, PyObject *arg0)
 }
 #else
 #  define _cffi_f_reshard_nccl_version _cffi_d_reshard_nccl_version
+#endif
+
+static int32_t _cffi_d_reshard_nvrtc_version(char const * x0, int32_t * x1)
+{
+  return reshard_nvrtc_version(x0, x1);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_reshard_nvrtc_version(PyObject *self, PyObject *args)
+{
+  char const * x0;
+  int32_t * x1;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+
+  if (!PyArg_UnpackTuple(args, "reshard_nvrtc_version", 2, 2, &arg0, &arg1))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(15), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(15), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(21), arg1, (char **)&x1);
+  if (datasize != 0) {
+    x1 = ((size_t)datasize) <= 640 ? (int32_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(21), arg1, (char **)&x1,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = reshard_nvrtc_version(x0, x1); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_reshard_nvrtc_version _cffi_d_reshard_nvrtc_version
 #endif
 
 static int32_t _cffi_d_reshard_program_begin(reshard_program * x0, reshard_communicator * x1, void * const * x2, uint64_t x3, reshard_run_options const * x4)
@@ -1639,28 +2261,28 @@ _cffi_f_reshard_program_begin(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(46), arg0, (char **)&x0);
+      _cffi_type(81), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(46), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(81), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(28), arg1, (char **)&x1);
+      _cffi_type(40), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (reshard_communicator *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(28), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(40), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(22), arg2, (char **)&x2);
+      _cffi_type(34), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (void * const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(22), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(34), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1670,10 +2292,10 @@ _cffi_f_reshard_program_begin(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(59), arg4, (char **)&x4);
+      _cffi_type(94), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (reshard_run_options const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(59), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(94), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1714,19 +2336,19 @@ _cffi_f_reshard_program_cancel(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(46), arg0, (char **)&x0);
+      _cffi_type(81), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(46), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(81), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(12), arg1, (char **)&x1);
+      _cffi_type(15), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(12), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(15), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1767,19 +2389,19 @@ _cffi_f_reshard_program_create(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(66), arg0, (char **)&x0);
+      _cffi_type(109), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program_tables const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(66), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(109), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(67), arg1, (char **)&x1);
+      _cffi_type(110), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (reshard_program * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(67), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(110), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1820,19 +2442,19 @@ _cffi_f_reshard_program_describe(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(62), arg0, (char **)&x0);
+      _cffi_type(97), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(62), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(97), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(63), arg1, (char **)&x1);
+      _cffi_type(106), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (reshard_program_info *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(63), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(106), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1852,6 +2474,93 @@ _cffi_f_reshard_program_describe(PyObject *self, PyObject *args)
 #  define _cffi_f_reshard_program_describe _cffi_d_reshard_program_describe
 #endif
 
+static int32_t _cffi_d_reshard_program_describe_rounds(reshard_program const * x0, int64_t const * x1, uint64_t x2, int64_t const * x3, uint64_t x4, reshard_rounds_info * x5)
+{
+  return reshard_program_describe_rounds(x0, x1, x2, x3, x4, x5);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_reshard_program_describe_rounds(PyObject *self, PyObject *args)
+{
+  reshard_program const * x0;
+  int64_t const * x1;
+  uint64_t x2;
+  int64_t const * x3;
+  uint64_t x4;
+  reshard_rounds_info * x5;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+  PyObject *arg3;
+  PyObject *arg4;
+  PyObject *arg5;
+
+  if (!PyArg_UnpackTuple(args, "reshard_program_describe_rounds", 6, 6, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(97), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (reshard_program const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(97), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(32), arg1, (char **)&x1);
+  if (datasize != 0) {
+    x1 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(32), arg1, (char **)&x1,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x2 = _cffi_to_c_int(arg2, uint64_t);
+  if (x2 == (uint64_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(32), arg3, (char **)&x3);
+  if (datasize != 0) {
+    x3 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(32), arg3, (char **)&x3,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x4 = _cffi_to_c_int(arg4, uint64_t);
+  if (x4 == (uint64_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(102), arg5, (char **)&x5);
+  if (datasize != 0) {
+    x5 = ((size_t)datasize) <= 640 ? (reshard_rounds_info *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(102), arg5, (char **)&x5,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = reshard_program_describe_rounds(x0, x1, x2, x3, x4, x5); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_reshard_program_describe_rounds _cffi_d_reshard_program_describe_rounds
+#endif
+
 static void _cffi_d_reshard_program_destroy(reshard_program * x0)
 {
   reshard_program_destroy(x0);
@@ -1865,10 +2574,10 @@ _cffi_f_reshard_program_destroy(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(46), arg0, (char **)&x0);
+      _cffi_type(81), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(46), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(81), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1911,10 +2620,10 @@ _cffi_f_reshard_program_progress(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(46), arg0, (char **)&x0);
+      _cffi_type(81), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(46), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(81), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1924,10 +2633,10 @@ _cffi_f_reshard_program_progress(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(52), arg2, (char **)&x2);
+      _cffi_type(87), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (reshard_run_stats *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(52), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(87), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1970,7 +2679,7 @@ _cffi_f_reshard_status_name(PyObject *self, PyObject *arg0)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(12));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(15));
   return pyresult;
 }
 #else
@@ -1996,12 +2705,32 @@ _cffi_f_reshard_version(PyObject *self, PyObject *noarg)
 
   (void)self; /* unused */
   (void)noarg; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(12));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(15));
   return pyresult;
 }
 #else
 #  define _cffi_f_reshard_version _cffi_d_reshard_version
 #endif
+
+_CFFI_UNUSED_FN
+static void _cffi_checkfld__reshard_nccl_options(reshard_nccl_options *p)
+{
+  /* only to generate compile-time warnings or errors */
+  (void)p;
+  (void)((p->size) | 0);  /* check that 'reshard_nccl_options.size' is an integer */
+  { reshard_nccl const * *tmp = &p->nccl; (void)tmp; }
+  { reshard_cuda const * *tmp = &p->cuda; (void)tmp; }
+  { void const * *tmp = &p->id; (void)tmp; }
+  { int64_t const * *tmp = &p->ranks; (void)tmp; }
+  (void)((p->num_ranks) | 0);  /* check that 'reshard_nccl_options.num_ranks' is an integer */
+  { int64_t const * *tmp = &p->local_ranks; (void)tmp; }
+  { int32_t const * *tmp = &p->devices; (void)tmp; }
+  { void const * const * *tmp = &p->images; (void)tmp; }
+  { uint64_t const * *tmp = &p->image_sizes; (void)tmp; }
+  (void)((p->num_local_ranks) | 0);  /* check that 'reshard_nccl_options.num_local_ranks' is an integer */
+  { int64_t const * *tmp = &p->domains; (void)tmp; }
+}
+struct _cffi_align__reshard_nccl_options { char x; reshard_nccl_options y; };
 
 _CFFI_UNUSED_FN
 static void _cffi_checkfld__reshard_program_info(reshard_program_info *p)
@@ -2035,8 +2764,27 @@ static void _cffi_checkfld__reshard_program_tables(reshard_program_tables *p)
   (void)((p->extents_length) | 0);  /* check that 'reshard_program_tables.extents_length' is an integer */
   (void)((p->num_buffers) | 0);  /* check that 'reshard_program_tables.num_buffers' is an integer */
   (void)((p->chunk_bytes) | 0);  /* check that 'reshard_program_tables.chunk_bytes' is an integer */
+  { int64_t const * *tmp = &p->hops; (void)tmp; }
+  (void)((p->hops_length) | 0);  /* check that 'reshard_program_tables.hops_length' is an integer */
+  { int64_t const * *tmp = &p->spans; (void)tmp; }
+  (void)((p->spans_length) | 0);  /* check that 'reshard_program_tables.spans_length' is an integer */
+  (void)((p->num_rounds) | 0);  /* check that 'reshard_program_tables.num_rounds' is an integer */
+  (void)((p->num_groups) | 0);  /* check that 'reshard_program_tables.num_groups' is an integer */
 }
 struct _cffi_align__reshard_program_tables { char x; reshard_program_tables y; };
+
+_CFFI_UNUSED_FN
+static void _cffi_checkfld__reshard_rounds_info(reshard_rounds_info *p)
+{
+  /* only to generate compile-time warnings or errors */
+  (void)p;
+  (void)((p->size) | 0);  /* check that 'reshard_rounds_info.size' is an integer */
+  (void)((p->staging_bytes) | 0);  /* check that 'reshard_rounds_info.staging_bytes' is an integer */
+  (void)((p->num_slots) | 0);  /* check that 'reshard_rounds_info.num_slots' is an integer */
+  (void)((p->num_messages) | 0);  /* check that 'reshard_rounds_info.num_messages' is an integer */
+  (void)((p->largest_group) | 0);  /* check that 'reshard_rounds_info.largest_group' is an integer */
+}
+struct _cffi_align__reshard_rounds_info { char x; reshard_rounds_info y; };
 
 _CFFI_UNUSED_FN
 static void _cffi_checkfld__reshard_run_options(reshard_run_options *p)
@@ -2048,6 +2796,8 @@ static void _cffi_checkfld__reshard_run_options(reshard_run_options *p)
   (void)((p->timeout_ns) | 0);  /* check that 'reshard_run_options.timeout_ns' is an integer */
   (void)((p->num_threads) | 0);  /* check that 'reshard_run_options.num_threads' is an integer */
   (void)((p->reserved) | 0);  /* check that 'reshard_run_options.reserved' is an integer */
+  { uint64_t const * *tmp = &p->streams; (void)tmp; }
+  (void)((p->num_streams) | 0);  /* check that 'reshard_run_options.num_streams' is an integer */
 }
 struct _cffi_align__reshard_run_options { char x; reshard_run_options y; };
 
@@ -2093,6 +2843,7 @@ static void _cffi_checkfld__reshard_shm_options(reshard_shm_options *p)
 struct _cffi_align__reshard_shm_options { char x; reshard_shm_options y; };
 
 static const struct _cffi_global_s _cffi_globals[] = {
+  { "RESHARD_NCCL_ID_BYTES", (void *)_cffi_const_RESHARD_NCCL_ID_BYTES, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "RESHARD_STATUS_ABORTED", (void *)_cffi_const_RESHARD_STATUS_ABORTED, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "RESHARD_STATUS_INTERNAL", (void *)_cffi_const_RESHARD_STATUS_INTERNAL, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "RESHARD_STATUS_INVALID_ARGUMENT", (void *)_cffi_const_RESHARD_STATUS_INVALID_ARGUMENT, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
@@ -2105,150 +2856,237 @@ static const struct _cffi_global_s _cffi_globals[] = {
   { "RESHARD_STATUS_SYSTEM", (void *)_cffi_const_RESHARD_STATUS_SYSTEM, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "RESHARD_STATUS_TIMEOUT", (void *)_cffi_const_RESHARD_STATUS_TIMEOUT, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "RESHARD_STATUS_UNSUPPORTED", (void *)_cffi_const_RESHARD_STATUS_UNSUPPORTED, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
-  { "reshard_abi_sizes", (void *)_cffi_f_reshard_abi_sizes, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 73), (void *)_cffi_d_reshard_abi_sizes },
-  { "reshard_communicator_abort", (void *)_cffi_f_reshard_communicator_abort, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 30), (void *)_cffi_d_reshard_communicator_abort },
-  { "reshard_communicator_check_peers", (void *)_cffi_f_reshard_communicator_check_peers, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 27), (void *)_cffi_d_reshard_communicator_check_peers },
-  { "reshard_communicator_connect", (void *)_cffi_f_reshard_communicator_connect, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 34), (void *)_cffi_d_reshard_communicator_connect },
-  { "reshard_communicator_create_shm", (void *)_cffi_f_reshard_communicator_create_shm, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 69), (void *)_cffi_d_reshard_communicator_create_shm },
-  { "reshard_communicator_destroy", (void *)_cffi_f_reshard_communicator_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 81), (void *)_cffi_d_reshard_communicator_destroy },
-  { "reshard_cpu_features", (void *)_cffi_f_reshard_cpu_features, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 9), (void *)_cffi_d_reshard_cpu_features },
-  { "reshard_cuda_destroy", (void *)_cffi_f_reshard_cuda_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 84), (void *)_cffi_d_reshard_cuda_destroy },
-  { "reshard_cuda_num_devices", (void *)_cffi_f_reshard_cuda_num_devices, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 39), (void *)_cffi_d_reshard_cuda_num_devices },
-  { "reshard_cuda_open", (void *)_cffi_f_reshard_cuda_open, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 11), (void *)_cffi_d_reshard_cuda_open },
+  { "reshard_abi_sizes", (void *)_cffi_f_reshard_abi_sizes, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 116), (void *)_cffi_d_reshard_abi_sizes },
+  { "reshard_communicator_abort", (void *)_cffi_f_reshard_communicator_abort, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 42), (void *)_cffi_d_reshard_communicator_abort },
+  { "reshard_communicator_check_peers", (void *)_cffi_f_reshard_communicator_check_peers, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 39), (void *)_cffi_d_reshard_communicator_check_peers },
+  { "reshard_communicator_connect", (void *)_cffi_f_reshard_communicator_connect, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 56), (void *)_cffi_d_reshard_communicator_connect },
+  { "reshard_communicator_create_nccl", (void *)_cffi_f_reshard_communicator_create_nccl, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 76), (void *)_cffi_d_reshard_communicator_create_nccl },
+  { "reshard_communicator_create_shm", (void *)_cffi_f_reshard_communicator_create_shm, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 112), (void *)_cffi_d_reshard_communicator_create_shm },
+  { "reshard_communicator_destroy", (void *)_cffi_f_reshard_communicator_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 130), (void *)_cffi_d_reshard_communicator_destroy },
+  { "reshard_communicator_fingerprint", (void *)_cffi_f_reshard_communicator_fingerprint, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 46), (void *)_cffi_d_reshard_communicator_fingerprint },
+  { "reshard_cpu_features", (void *)_cffi_f_reshard_cpu_features, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 12), (void *)_cffi_d_reshard_cpu_features },
+  { "reshard_cuda_architecture", (void *)_cffi_f_reshard_cuda_architecture, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 64), (void *)_cffi_d_reshard_cuda_architecture },
+  { "reshard_cuda_destroy", (void *)_cffi_f_reshard_cuda_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 133), (void *)_cffi_d_reshard_cuda_destroy },
+  { "reshard_cuda_num_devices", (void *)_cffi_f_reshard_cuda_num_devices, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 61), (void *)_cffi_d_reshard_cuda_num_devices },
+  { "reshard_cuda_open", (void *)_cffi_f_reshard_cuda_open, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 23), (void *)_cffi_d_reshard_cuda_open },
   { "reshard_cuda_path", (void *)_cffi_f_reshard_cuda_path, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 3), (void *)_cffi_d_reshard_cuda_path },
-  { "reshard_cuda_version", (void *)_cffi_f_reshard_cuda_version, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 39), (void *)_cffi_d_reshard_cuda_version },
-  { "reshard_fingerprint", (void *)_cffi_f_reshard_fingerprint, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 19), (void *)_cffi_d_reshard_fingerprint },
-  { "reshard_last_error", (void *)_cffi_f_reshard_last_error, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 9), (void *)_cffi_d_reshard_last_error },
-  { "reshard_last_error_ranks", (void *)_cffi_f_reshard_last_error_ranks, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 77), (void *)_cffi_d_reshard_last_error_ranks },
-  { "reshard_nccl_destroy", (void *)_cffi_f_reshard_nccl_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 87), (void *)_cffi_d_reshard_nccl_destroy },
-  { "reshard_nccl_open", (void *)_cffi_f_reshard_nccl_open, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 15), (void *)_cffi_d_reshard_nccl_open },
-  { "reshard_nccl_path", (void *)_cffi_f_reshard_nccl_path, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 6), (void *)_cffi_d_reshard_nccl_path },
-  { "reshard_nccl_version", (void *)_cffi_f_reshard_nccl_version, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 42), (void *)_cffi_d_reshard_nccl_version },
-  { "reshard_program_begin", (void *)_cffi_f_reshard_program_begin, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 54), (void *)_cffi_d_reshard_program_begin },
-  { "reshard_program_cancel", (void *)_cffi_f_reshard_program_cancel, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 45), (void *)_cffi_d_reshard_program_cancel },
-  { "reshard_program_create", (void *)_cffi_f_reshard_program_create, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 65), (void *)_cffi_d_reshard_program_create },
-  { "reshard_program_describe", (void *)_cffi_f_reshard_program_describe, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 61), (void *)_cffi_d_reshard_program_describe },
-  { "reshard_program_destroy", (void *)_cffi_f_reshard_program_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 90), (void *)_cffi_d_reshard_program_destroy },
-  { "reshard_program_progress", (void *)_cffi_f_reshard_program_progress, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 49), (void *)_cffi_d_reshard_program_progress },
+  { "reshard_cuda_version", (void *)_cffi_f_reshard_cuda_version, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 61), (void *)_cffi_d_reshard_cuda_version },
+  { "reshard_fingerprint", (void *)_cffi_f_reshard_fingerprint, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 31), (void *)_cffi_d_reshard_fingerprint },
+  { "reshard_kernels_compile", (void *)_cffi_f_reshard_kernels_compile, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 14), (void *)_cffi_d_reshard_kernels_compile },
+  { "reshard_kernels_destroy", (void *)_cffi_f_reshard_kernels_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 136), (void *)_cffi_d_reshard_kernels_destroy },
+  { "reshard_kernels_image", (void *)_cffi_f_reshard_kernels_image, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 123), (void *)_cffi_d_reshard_kernels_image },
+  { "reshard_kernels_image_size", (void *)_cffi_f_reshard_kernels_image_size, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 120), (void *)_cffi_d_reshard_kernels_image_size },
+  { "reshard_kernels_log", (void *)_cffi_f_reshard_kernels_log, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 6), (void *)_cffi_d_reshard_kernels_log },
+  { "reshard_kernels_source", (void *)_cffi_f_reshard_kernels_source, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 12), (void *)_cffi_d_reshard_kernels_source },
+  { "reshard_last_error", (void *)_cffi_f_reshard_last_error, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 12), (void *)_cffi_d_reshard_last_error },
+  { "reshard_last_error_ranks", (void *)_cffi_f_reshard_last_error_ranks, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 126), (void *)_cffi_d_reshard_last_error_ranks },
+  { "reshard_nccl_destroy", (void *)_cffi_f_reshard_nccl_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 139), (void *)_cffi_d_reshard_nccl_destroy },
+  { "reshard_nccl_make_id", (void *)_cffi_f_reshard_nccl_make_id, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 72), (void *)_cffi_d_reshard_nccl_make_id },
+  { "reshard_nccl_open", (void *)_cffi_f_reshard_nccl_open, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 27), (void *)_cffi_d_reshard_nccl_open },
+  { "reshard_nccl_path", (void *)_cffi_f_reshard_nccl_path, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 9), (void *)_cffi_d_reshard_nccl_path },
+  { "reshard_nccl_version", (void *)_cffi_f_reshard_nccl_version, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 69), (void *)_cffi_d_reshard_nccl_version },
+  { "reshard_nvrtc_version", (void *)_cffi_f_reshard_nvrtc_version, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 19), (void *)_cffi_d_reshard_nvrtc_version },
+  { "reshard_program_begin", (void *)_cffi_f_reshard_program_begin, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 89), (void *)_cffi_d_reshard_program_begin },
+  { "reshard_program_cancel", (void *)_cffi_f_reshard_program_cancel, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 80), (void *)_cffi_d_reshard_program_cancel },
+  { "reshard_program_create", (void *)_cffi_f_reshard_program_create, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 108), (void *)_cffi_d_reshard_program_create },
+  { "reshard_program_describe", (void *)_cffi_f_reshard_program_describe, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 104), (void *)_cffi_d_reshard_program_describe },
+  { "reshard_program_describe_rounds", (void *)_cffi_f_reshard_program_describe_rounds, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 96), (void *)_cffi_d_reshard_program_describe_rounds },
+  { "reshard_program_destroy", (void *)_cffi_f_reshard_program_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 142), (void *)_cffi_d_reshard_program_destroy },
+  { "reshard_program_progress", (void *)_cffi_f_reshard_program_progress, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 84), (void *)_cffi_d_reshard_program_progress },
   { "reshard_status_name", (void *)_cffi_f_reshard_status_name, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 0), (void *)_cffi_d_reshard_status_name },
-  { "reshard_version", (void *)_cffi_f_reshard_version, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 9), (void *)_cffi_d_reshard_version },
+  { "reshard_version", (void *)_cffi_f_reshard_version, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 12), (void *)_cffi_d_reshard_version },
 };
 
 static const struct _cffi_field_s _cffi_fields[] = {
+  { "size", offsetof(reshard_nccl_options, size),
+            sizeof(((reshard_nccl_options *)0)->size),
+            _CFFI_OP(_CFFI_OP_NOOP, 33) },
+  { "nccl", offsetof(reshard_nccl_options, nccl),
+            sizeof(((reshard_nccl_options *)0)->nccl),
+            _CFFI_OP(_CFFI_OP_NOOP, 10) },
+  { "cuda", offsetof(reshard_nccl_options, cuda),
+            sizeof(((reshard_nccl_options *)0)->cuda),
+            _CFFI_OP(_CFFI_OP_NOOP, 4) },
+  { "id", offsetof(reshard_nccl_options, id),
+          sizeof(((reshard_nccl_options *)0)->id),
+          _CFFI_OP(_CFFI_OP_NOOP, 163) },
+  { "ranks", offsetof(reshard_nccl_options, ranks),
+             sizeof(((reshard_nccl_options *)0)->ranks),
+             _CFFI_OP(_CFFI_OP_NOOP, 32) },
+  { "num_ranks", offsetof(reshard_nccl_options, num_ranks),
+                 sizeof(((reshard_nccl_options *)0)->num_ranks),
+                 _CFFI_OP(_CFFI_OP_NOOP, 33) },
+  { "local_ranks", offsetof(reshard_nccl_options, local_ranks),
+                   sizeof(((reshard_nccl_options *)0)->local_ranks),
+                   _CFFI_OP(_CFFI_OP_NOOP, 32) },
+  { "devices", offsetof(reshard_nccl_options, devices),
+               sizeof(((reshard_nccl_options *)0)->devices),
+               _CFFI_OP(_CFFI_OP_NOOP, 148) },
+  { "images", offsetof(reshard_nccl_options, images),
+              sizeof(((reshard_nccl_options *)0)->images),
+              _CFFI_OP(_CFFI_OP_NOOP, 162) },
+  { "image_sizes", offsetof(reshard_nccl_options, image_sizes),
+                   sizeof(((reshard_nccl_options *)0)->image_sizes),
+                   _CFFI_OP(_CFFI_OP_NOOP, 161) },
+  { "num_local_ranks", offsetof(reshard_nccl_options, num_local_ranks),
+                       sizeof(((reshard_nccl_options *)0)->num_local_ranks),
+                       _CFFI_OP(_CFFI_OP_NOOP, 33) },
+  { "domains", offsetof(reshard_nccl_options, domains),
+               sizeof(((reshard_nccl_options *)0)->domains),
+               _CFFI_OP(_CFFI_OP_NOOP, 32) },
   { "size", offsetof(reshard_program_info, size),
             sizeof(((reshard_program_info *)0)->size),
-            _CFFI_OP(_CFFI_OP_NOOP, 21) },
+            _CFFI_OP(_CFFI_OP_NOOP, 33) },
   { "num_streams", offsetof(reshard_program_info, num_streams),
                    sizeof(((reshard_program_info *)0)->num_streams),
-                   _CFFI_OP(_CFFI_OP_NOOP, 36) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 54) },
   { "num_local_streams", offsetof(reshard_program_info, num_local_streams),
                          sizeof(((reshard_program_info *)0)->num_local_streams),
-                         _CFFI_OP(_CFFI_OP_NOOP, 36) },
+                         _CFFI_OP(_CFFI_OP_NOOP, 54) },
   { "num_operations", offsetof(reshard_program_info, num_operations),
                       sizeof(((reshard_program_info *)0)->num_operations),
-                      _CFFI_OP(_CFFI_OP_NOOP, 36) },
+                      _CFFI_OP(_CFFI_OP_NOOP, 54) },
   { "num_chunks", offsetof(reshard_program_info, num_chunks),
                   sizeof(((reshard_program_info *)0)->num_chunks),
-                  _CFFI_OP(_CFFI_OP_NOOP, 36) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 54) },
   { "bytes_to_send", offsetof(reshard_program_info, bytes_to_send),
                      sizeof(((reshard_program_info *)0)->bytes_to_send),
-                     _CFFI_OP(_CFFI_OP_NOOP, 36) },
+                     _CFFI_OP(_CFFI_OP_NOOP, 54) },
   { "bytes_to_receive", offsetof(reshard_program_info, bytes_to_receive),
                         sizeof(((reshard_program_info *)0)->bytes_to_receive),
-                        _CFFI_OP(_CFFI_OP_NOOP, 36) },
+                        _CFFI_OP(_CFFI_OP_NOOP, 54) },
   { "bytes_local", offsetof(reshard_program_info, bytes_local),
                    sizeof(((reshard_program_info *)0)->bytes_local),
-                   _CFFI_OP(_CFFI_OP_NOOP, 36) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 54) },
   { "size", offsetof(reshard_program_tables, size),
             sizeof(((reshard_program_tables *)0)->size),
-            _CFFI_OP(_CFFI_OP_NOOP, 21) },
+            _CFFI_OP(_CFFI_OP_NOOP, 33) },
   { "streams", offsetof(reshard_program_tables, streams),
                sizeof(((reshard_program_tables *)0)->streams),
-               _CFFI_OP(_CFFI_OP_NOOP, 20) },
+               _CFFI_OP(_CFFI_OP_NOOP, 32) },
   { "streams_length", offsetof(reshard_program_tables, streams_length),
                       sizeof(((reshard_program_tables *)0)->streams_length),
-                      _CFFI_OP(_CFFI_OP_NOOP, 21) },
+                      _CFFI_OP(_CFFI_OP_NOOP, 33) },
   { "operations", offsetof(reshard_program_tables, operations),
                   sizeof(((reshard_program_tables *)0)->operations),
-                  _CFFI_OP(_CFFI_OP_NOOP, 20) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 32) },
   { "operations_length", offsetof(reshard_program_tables, operations_length),
                          sizeof(((reshard_program_tables *)0)->operations_length),
-                         _CFFI_OP(_CFFI_OP_NOOP, 21) },
+                         _CFFI_OP(_CFFI_OP_NOOP, 33) },
   { "zeros", offsetof(reshard_program_tables, zeros),
              sizeof(((reshard_program_tables *)0)->zeros),
-             _CFFI_OP(_CFFI_OP_NOOP, 20) },
+             _CFFI_OP(_CFFI_OP_NOOP, 32) },
   { "zeros_length", offsetof(reshard_program_tables, zeros_length),
                     sizeof(((reshard_program_tables *)0)->zeros_length),
-                    _CFFI_OP(_CFFI_OP_NOOP, 21) },
+                    _CFFI_OP(_CFFI_OP_NOOP, 33) },
   { "extents", offsetof(reshard_program_tables, extents),
                sizeof(((reshard_program_tables *)0)->extents),
-               _CFFI_OP(_CFFI_OP_NOOP, 20) },
+               _CFFI_OP(_CFFI_OP_NOOP, 32) },
   { "extents_length", offsetof(reshard_program_tables, extents_length),
                       sizeof(((reshard_program_tables *)0)->extents_length),
-                      _CFFI_OP(_CFFI_OP_NOOP, 21) },
+                      _CFFI_OP(_CFFI_OP_NOOP, 33) },
   { "num_buffers", offsetof(reshard_program_tables, num_buffers),
                    sizeof(((reshard_program_tables *)0)->num_buffers),
-                   _CFFI_OP(_CFFI_OP_NOOP, 36) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 54) },
   { "chunk_bytes", offsetof(reshard_program_tables, chunk_bytes),
                    sizeof(((reshard_program_tables *)0)->chunk_bytes),
-                   _CFFI_OP(_CFFI_OP_NOOP, 36) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 54) },
+  { "hops", offsetof(reshard_program_tables, hops),
+            sizeof(((reshard_program_tables *)0)->hops),
+            _CFFI_OP(_CFFI_OP_NOOP, 32) },
+  { "hops_length", offsetof(reshard_program_tables, hops_length),
+                   sizeof(((reshard_program_tables *)0)->hops_length),
+                   _CFFI_OP(_CFFI_OP_NOOP, 33) },
+  { "spans", offsetof(reshard_program_tables, spans),
+             sizeof(((reshard_program_tables *)0)->spans),
+             _CFFI_OP(_CFFI_OP_NOOP, 32) },
+  { "spans_length", offsetof(reshard_program_tables, spans_length),
+                    sizeof(((reshard_program_tables *)0)->spans_length),
+                    _CFFI_OP(_CFFI_OP_NOOP, 33) },
+  { "num_rounds", offsetof(reshard_program_tables, num_rounds),
+                  sizeof(((reshard_program_tables *)0)->num_rounds),
+                  _CFFI_OP(_CFFI_OP_NOOP, 54) },
+  { "num_groups", offsetof(reshard_program_tables, num_groups),
+                  sizeof(((reshard_program_tables *)0)->num_groups),
+                  _CFFI_OP(_CFFI_OP_NOOP, 54) },
+  { "size", offsetof(reshard_rounds_info, size),
+            sizeof(((reshard_rounds_info *)0)->size),
+            _CFFI_OP(_CFFI_OP_NOOP, 33) },
+  { "staging_bytes", offsetof(reshard_rounds_info, staging_bytes),
+                     sizeof(((reshard_rounds_info *)0)->staging_bytes),
+                     _CFFI_OP(_CFFI_OP_NOOP, 54) },
+  { "num_slots", offsetof(reshard_rounds_info, num_slots),
+                 sizeof(((reshard_rounds_info *)0)->num_slots),
+                 _CFFI_OP(_CFFI_OP_NOOP, 54) },
+  { "num_messages", offsetof(reshard_rounds_info, num_messages),
+                    sizeof(((reshard_rounds_info *)0)->num_messages),
+                    _CFFI_OP(_CFFI_OP_NOOP, 54) },
+  { "largest_group", offsetof(reshard_rounds_info, largest_group),
+                     sizeof(((reshard_rounds_info *)0)->largest_group),
+                     _CFFI_OP(_CFFI_OP_NOOP, 54) },
   { "size", offsetof(reshard_run_options, size),
             sizeof(((reshard_run_options *)0)->size),
-            _CFFI_OP(_CFFI_OP_NOOP, 21) },
+            _CFFI_OP(_CFFI_OP_NOOP, 33) },
   { "run_id", offsetof(reshard_run_options, run_id),
               sizeof(((reshard_run_options *)0)->run_id),
-              _CFFI_OP(_CFFI_OP_NOOP, 21) },
+              _CFFI_OP(_CFFI_OP_NOOP, 33) },
   { "timeout_ns", offsetof(reshard_run_options, timeout_ns),
                   sizeof(((reshard_run_options *)0)->timeout_ns),
-                  _CFFI_OP(_CFFI_OP_NOOP, 36) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 54) },
   { "num_threads", offsetof(reshard_run_options, num_threads),
                    sizeof(((reshard_run_options *)0)->num_threads),
                    _CFFI_OP(_CFFI_OP_NOOP, 1) },
   { "reserved", offsetof(reshard_run_options, reserved),
                 sizeof(((reshard_run_options *)0)->reserved),
                 _CFFI_OP(_CFFI_OP_NOOP, 1) },
+  { "streams", offsetof(reshard_run_options, streams),
+               sizeof(((reshard_run_options *)0)->streams),
+               _CFFI_OP(_CFFI_OP_NOOP, 161) },
+  { "num_streams", offsetof(reshard_run_options, num_streams),
+                   sizeof(((reshard_run_options *)0)->num_streams),
+                   _CFFI_OP(_CFFI_OP_NOOP, 33) },
   { "size", offsetof(reshard_run_stats, size),
             sizeof(((reshard_run_stats *)0)->size),
-            _CFFI_OP(_CFFI_OP_NOOP, 21) },
+            _CFFI_OP(_CFFI_OP_NOOP, 33) },
   { "bytes_sent", offsetof(reshard_run_stats, bytes_sent),
                   sizeof(((reshard_run_stats *)0)->bytes_sent),
-                  _CFFI_OP(_CFFI_OP_NOOP, 36) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 54) },
   { "bytes_received", offsetof(reshard_run_stats, bytes_received),
                       sizeof(((reshard_run_stats *)0)->bytes_received),
-                      _CFFI_OP(_CFFI_OP_NOOP, 36) },
+                      _CFFI_OP(_CFFI_OP_NOOP, 54) },
   { "bytes_local", offsetof(reshard_run_stats, bytes_local),
                    sizeof(((reshard_run_stats *)0)->bytes_local),
-                   _CFFI_OP(_CFFI_OP_NOOP, 36) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 54) },
   { "chunks", offsetof(reshard_run_stats, chunks),
               sizeof(((reshard_run_stats *)0)->chunks),
-              _CFFI_OP(_CFFI_OP_NOOP, 36) },
+              _CFFI_OP(_CFFI_OP_NOOP, 54) },
   { "ns_pack", offsetof(reshard_run_stats, ns_pack),
                sizeof(((reshard_run_stats *)0)->ns_pack),
-               _CFFI_OP(_CFFI_OP_NOOP, 36) },
+               _CFFI_OP(_CFFI_OP_NOOP, 54) },
   { "ns_unpack", offsetof(reshard_run_stats, ns_unpack),
                  sizeof(((reshard_run_stats *)0)->ns_unpack),
-                 _CFFI_OP(_CFFI_OP_NOOP, 36) },
+                 _CFFI_OP(_CFFI_OP_NOOP, 54) },
   { "ns_wait", offsetof(reshard_run_stats, ns_wait),
                sizeof(((reshard_run_stats *)0)->ns_wait),
-               _CFFI_OP(_CFFI_OP_NOOP, 36) },
+               _CFFI_OP(_CFFI_OP_NOOP, 54) },
   { "ns_total", offsetof(reshard_run_stats, ns_total),
                 sizeof(((reshard_run_stats *)0)->ns_total),
-                _CFFI_OP(_CFFI_OP_NOOP, 36) },
+                _CFFI_OP(_CFFI_OP_NOOP, 54) },
   { "peak_staging_bytes", offsetof(reshard_run_stats, peak_staging_bytes),
                           sizeof(((reshard_run_stats *)0)->peak_staging_bytes),
-                          _CFFI_OP(_CFFI_OP_NOOP, 36) },
+                          _CFFI_OP(_CFFI_OP_NOOP, 54) },
   { "size", offsetof(reshard_shm_options, size),
             sizeof(((reshard_shm_options *)0)->size),
-            _CFFI_OP(_CFFI_OP_NOOP, 21) },
+            _CFFI_OP(_CFFI_OP_NOOP, 33) },
   { "session_key", offsetof(reshard_shm_options, session_key),
                    sizeof(((reshard_shm_options *)0)->session_key),
-                   _CFFI_OP(_CFFI_OP_NOOP, 12) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 15) },
   { "token", offsetof(reshard_shm_options, token),
              sizeof(((reshard_shm_options *)0)->token),
-             _CFFI_OP(_CFFI_OP_NOOP, 12) },
+             _CFFI_OP(_CFFI_OP_NOOP, 15) },
   { "token_length", offsetof(reshard_shm_options, token_length),
                     sizeof(((reshard_shm_options *)0)->token_length),
-                    _CFFI_OP(_CFFI_OP_NOOP, 21) },
+                    _CFFI_OP(_CFFI_OP_NOOP, 33) },
   { "process", offsetof(reshard_shm_options, process),
                sizeof(((reshard_shm_options *)0)->process),
                _CFFI_OP(_CFFI_OP_NOOP, 1) },
@@ -2257,25 +3095,25 @@ static const struct _cffi_field_s _cffi_fields[] = {
                      _CFFI_OP(_CFFI_OP_NOOP, 1) },
   { "rank_to_process", offsetof(reshard_shm_options, rank_to_process),
                        sizeof(((reshard_shm_options *)0)->rank_to_process),
-                       _CFFI_OP(_CFFI_OP_NOOP, 95) },
+                       _CFFI_OP(_CFFI_OP_NOOP, 148) },
   { "num_ranks", offsetof(reshard_shm_options, num_ranks),
                  sizeof(((reshard_shm_options *)0)->num_ranks),
-                 _CFFI_OP(_CFFI_OP_NOOP, 21) },
+                 _CFFI_OP(_CFFI_OP_NOOP, 33) },
   { "send_peers", offsetof(reshard_shm_options, send_peers),
                   sizeof(((reshard_shm_options *)0)->send_peers),
-                  _CFFI_OP(_CFFI_OP_NOOP, 95) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 148) },
   { "num_send_peers", offsetof(reshard_shm_options, num_send_peers),
                       sizeof(((reshard_shm_options *)0)->num_send_peers),
-                      _CFFI_OP(_CFFI_OP_NOOP, 21) },
+                      _CFFI_OP(_CFFI_OP_NOOP, 33) },
   { "receive_peers", offsetof(reshard_shm_options, receive_peers),
                      sizeof(((reshard_shm_options *)0)->receive_peers),
-                     _CFFI_OP(_CFFI_OP_NOOP, 95) },
+                     _CFFI_OP(_CFFI_OP_NOOP, 148) },
   { "num_receive_peers", offsetof(reshard_shm_options, num_receive_peers),
                          sizeof(((reshard_shm_options *)0)->num_receive_peers),
-                         _CFFI_OP(_CFFI_OP_NOOP, 21) },
+                         _CFFI_OP(_CFFI_OP_NOOP, 33) },
   { "slot_bytes", offsetof(reshard_shm_options, slot_bytes),
                   sizeof(((reshard_shm_options *)0)->slot_bytes),
-                  _CFFI_OP(_CFFI_OP_NOOP, 36) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 54) },
   { "slots_per_ring", offsetof(reshard_shm_options, slots_per_ring),
                       sizeof(((reshard_shm_options *)0)->slots_per_ring),
                       _CFFI_OP(_CFFI_OP_NOOP, 1) },
@@ -2285,43 +3123,54 @@ static const struct _cffi_field_s _cffi_fields[] = {
 };
 
 static const struct _cffi_struct_union_s _cffi_struct_unions[] = {
-  { "reshard_communicator", 96, _CFFI_F_OPAQUE,
+  { "reshard_communicator", 149, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "reshard_cuda", 97, _CFFI_F_OPAQUE,
+  { "reshard_cuda", 150, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "reshard_nccl", 98, _CFFI_F_OPAQUE,
+  { "reshard_kernels", 151, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "reshard_program", 99, _CFFI_F_OPAQUE,
+  { "reshard_nccl", 152, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "reshard_program_info", 100, _CFFI_F_CHECK_FIELDS,
-    sizeof(reshard_program_info), offsetof(struct _cffi_align__reshard_program_info, y), 0, 8 },
-  { "reshard_program_tables", 101, _CFFI_F_CHECK_FIELDS,
-    sizeof(reshard_program_tables), offsetof(struct _cffi_align__reshard_program_tables, y), 8, 11 },
-  { "reshard_run_options", 102, _CFFI_F_CHECK_FIELDS,
-    sizeof(reshard_run_options), offsetof(struct _cffi_align__reshard_run_options, y), 19, 5 },
-  { "reshard_run_stats", 103, _CFFI_F_CHECK_FIELDS,
-    sizeof(reshard_run_stats), offsetof(struct _cffi_align__reshard_run_stats, y), 24, 10 },
-  { "reshard_shm_options", 104, _CFFI_F_CHECK_FIELDS,
-    sizeof(reshard_shm_options), offsetof(struct _cffi_align__reshard_shm_options, y), 34, 15 },
+  { "reshard_nccl_options", 153, _CFFI_F_CHECK_FIELDS,
+    sizeof(reshard_nccl_options), offsetof(struct _cffi_align__reshard_nccl_options, y), 0, 12 },
+  { "reshard_program", 154, _CFFI_F_OPAQUE,
+    (size_t)-1, -1, -1, 0 /* opaque */ },
+  { "reshard_program_info", 155, _CFFI_F_CHECK_FIELDS,
+    sizeof(reshard_program_info), offsetof(struct _cffi_align__reshard_program_info, y), 12, 8 },
+  { "reshard_program_tables", 156, _CFFI_F_CHECK_FIELDS,
+    sizeof(reshard_program_tables), offsetof(struct _cffi_align__reshard_program_tables, y), 20, 17 },
+  { "reshard_rounds_info", 157, _CFFI_F_CHECK_FIELDS,
+    sizeof(reshard_rounds_info), offsetof(struct _cffi_align__reshard_rounds_info, y), 37, 5 },
+  { "reshard_run_options", 158, _CFFI_F_CHECK_FIELDS,
+    sizeof(reshard_run_options), offsetof(struct _cffi_align__reshard_run_options, y), 42, 7 },
+  { "reshard_run_stats", 159, _CFFI_F_CHECK_FIELDS,
+    sizeof(reshard_run_stats), offsetof(struct _cffi_align__reshard_run_stats, y), 49, 10 },
+  { "reshard_shm_options", 160, _CFFI_F_CHECK_FIELDS,
+    sizeof(reshard_shm_options), offsetof(struct _cffi_align__reshard_shm_options, y), 59, 15 },
 };
 
 static const struct _cffi_enum_s _cffi_enums[] = {
-  { "$1", 94, _cffi_prim_int(4, 0),
+  { "$1", 146, _cffi_prim_int(4, 0),
     "RESHARD_STATUS_OK,RESHARD_STATUS_INVALID_ARGUMENT,RESHARD_STATUS_UNSUPPORTED,RESHARD_STATUS_OUT_OF_MEMORY,"
     "RESHARD_STATUS_SYSTEM,RESHARD_STATUS_TIMEOUT,RESHARD_STATUS_PEER_LOST,RESHARD_STATUS_ABORTED,RESHARD_STATUS_PROTOCOL,"
     "RESHARD_STATUS_INVALID_STATE,RESHARD_STATUS_IN_PROGRESS,RESHARD_STATUS_INTERNAL" },
+  { "$2", 147, _cffi_prim_int(4, 0),
+    "RESHARD_NCCL_ID_BYTES" },
 };
 
 static const struct _cffi_typename_s _cffi_typenames[] = {
-  { "reshard_communicator", 96 },
-  { "reshard_cuda", 97 },
-  { "reshard_nccl", 98 },
-  { "reshard_program", 99 },
-  { "reshard_program_info", 100 },
-  { "reshard_program_tables", 101 },
-  { "reshard_run_options", 102 },
-  { "reshard_run_stats", 103 },
-  { "reshard_shm_options", 104 },
+  { "reshard_communicator", 149 },
+  { "reshard_cuda", 150 },
+  { "reshard_kernels", 151 },
+  { "reshard_nccl", 152 },
+  { "reshard_nccl_options", 153 },
+  { "reshard_program", 154 },
+  { "reshard_program_info", 155 },
+  { "reshard_program_tables", 156 },
+  { "reshard_rounds_info", 157 },
+  { "reshard_run_options", 158 },
+  { "reshard_run_stats", 159 },
+  { "reshard_shm_options", 160 },
   { "reshard_status", 1 },
 };
 
@@ -2332,12 +3181,12 @@ static const struct _cffi_type_context_s _cffi_type_context = {
   _cffi_struct_unions,
   _cffi_enums,
   _cffi_typenames,
-  39,  /* num_globals */
-  9,  /* num_struct_unions */
-  1,  /* num_enums */
-  10,  /* num_typenames */
+  52,  /* num_globals */
+  12,  /* num_struct_unions */
+  2,  /* num_enums */
+  13,  /* num_typenames */
   NULL,  /* no includes */
-  107,  /* num_types */
+  165,  /* num_types */
   0,  /* flags */
 };
 

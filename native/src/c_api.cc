@@ -1,54 +1,29 @@
-// The C border: handles, argument checks, and exceptions to status codes. No logic of its own.
+// The C border, all but NVIDIA's libraries: arguments checked and passed on. No logic of its own.
+#include "c_api.h"
+
 #include <algorithm>
 #include <cstring>
-#include <exception>
-#include <new>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
-#include "communicator.h"
 #include "cpu_features.h"
-#include "cuda_driver.h"
-#include "executor.h"
 #include "fingerprint_table.h"
 #include "program_table.h"
-#include "reshard/reshard.h"
-#include "status.h"
-#include "transport/nccl/nccl_api.h"
+#include "transport/channel_transport.h"
 #include "transport/shm/shm_transport.h"
 
 #ifndef RESHARD_VERSION
 #error "RESHARD_VERSION comes from the build"
 #endif
 
-struct reshard_program {
-  explicit reshard_program(reshard::Program built)
-      : program(std::move(built)), executor(program, reshard::host_device()) {}
-
-  const reshard::Program program;
-  reshard::Executor executor;
-};
-
-struct reshard_nccl {
-  reshard::NcclApi api;
-};
-
-struct reshard_cuda {
-  reshard::CudaDriver driver;
-};
-
-struct reshard_communicator {
-  explicit reshard_communicator(std::shared_ptr<reshard::Transport> transport)
-      : communicator(std::move(transport)) {}
-
-  reshard::Communicator communicator;
-};
-
 namespace {
 
+using reshard::as_table;
 using reshard::Error;
+using reshard::guarded;
+using reshard::require;
+using reshard::require_struct;
 using reshard::StatusCode;
 using reshard::text;
 
@@ -64,56 +39,6 @@ static_assert(static_cast<int>(StatusCode::kProtocol) == RESHARD_STATUS_PROTOCOL
 static_assert(static_cast<int>(StatusCode::kInvalidState) == RESHARD_STATUS_INVALID_STATE);
 static_assert(static_cast<int>(StatusCode::kInProgress) == RESHARD_STATUS_IN_PROGRESS);
 static_assert(static_cast<int>(StatusCode::kInternal) == RESHARD_STATUS_INTERNAL);
-
-reshard_status set_error(const Error& error) noexcept {
-  reshard::LastError& last = reshard::last_error();
-  last.rank = error.rank();
-  last.peer = error.peer();
-  try {
-    last.message = error.message();
-  } catch (const std::bad_alloc&) {
-    last.message.clear();
-  }
-  return static_cast<reshard_status>(error.code());
-}
-
-// Runs `body`, which returns a status, and turns whatever it throws into one.
-template <typename Body>
-reshard_status guarded(Body body) noexcept {
-  try {
-    return body();
-  } catch (const Error& error) {
-    return set_error(error);
-  } catch (const std::bad_alloc&) {
-    return set_error(Error(StatusCode::kOutOfMemory, "out of memory"));
-  } catch (const std::system_error& error) {
-    return set_error(Error(StatusCode::kSystem, text("a thread cannot start: ", error.what())));
-  } catch (const std::exception& error) {
-    return set_error(Error(StatusCode::kInternal, text("unexpected: ", error.what())));
-  }
-}
-
-void require(const void* pointer, const char* what) {
-  if (pointer == nullptr) {
-    throw Error(StatusCode::kInvalidArgument, text(what, " is NULL."));
-  }
-}
-
-// A struct of the caller must hold at least the fields of this version.
-template <typename Struct>
-void require_struct(const Struct* value, const char* what) {
-  require(value, what);
-  if (value->size < sizeof(Struct)) {
-    throw Error(StatusCode::kInvalidArgument,
-                text(what, ".size is ", value->size, " but this library needs ", sizeof(Struct),
-                     ". Rebuild the caller against this version of reshard.h."));
-  }
-}
-
-reshard::Table as_table(const int64_t* data, uint64_t length, const char* what) {
-  if (length > 0) require(data, what);
-  return {data, static_cast<std::size_t>(length)};
-}
 
 std::vector<int> as_indices(const int32_t* data, uint64_t length, const char* what) {
   if (length > 0) require(data, what);
@@ -139,6 +64,25 @@ reshard::ShmConfig as_config(const reshard_shm_options& options) {
   return config;
 }
 
+reshard::RunOptions as_options(const reshard_run_options& options) {
+  if (options.num_streams > 0) require(options.streams, "options.streams");
+  const uint64_t* streams = options.streams;
+  return {options.run_id,
+          options.timeout_ns,
+          options.num_threads,
+          {streams, streams == nullptr ? nullptr : streams + options.num_streams}};
+}
+
+// The transport of a communicator as one of the kind that the program needs.
+template <typename Kind>
+std::shared_ptr<Kind> transport_of(const reshard_communicator& communicator, const char* what) {
+  auto found = std::dynamic_pointer_cast<Kind>(communicator.communicator.transport());
+  if (found == nullptr) {
+    throw Error(StatusCode::kInvalidArgument, text("program: ", what));
+  }
+  return found;
+}
+
 }  // namespace
 
 extern "C" {
@@ -161,46 +105,13 @@ const char* reshard_cpu_features(void) {
 
 size_t reshard_abi_sizes(size_t* sizes, size_t count) {
   constexpr size_t kSizes[] = {sizeof(reshard_program_tables), sizeof(reshard_program_info),
-                               sizeof(reshard_run_options), sizeof(reshard_run_stats),
-                               sizeof(reshard_shm_options)};
+                               sizeof(reshard_run_options),    sizeof(reshard_rounds_info),
+                               sizeof(reshard_run_stats),      sizeof(reshard_shm_options),
+                               sizeof(reshard_nccl_options)};
   constexpr size_t kCount = sizeof(kSizes) / sizeof(kSizes[0]);
   if (sizes != nullptr) std::copy_n(kSizes, std::min(count, kCount), sizes);
   return kCount;
 }
-
-reshard_status reshard_nccl_open(const char* name, reshard_nccl** nccl) {
-  return guarded([&] {
-    require(name, "name");
-    require(nccl, "nccl");
-    *nccl = nullptr;
-    *nccl = new reshard_nccl{reshard::NcclApi(name)};
-    return RESHARD_STATUS_OK;
-  });
-}
-
-void reshard_nccl_destroy(reshard_nccl* nccl) { delete nccl; }
-
-int32_t reshard_nccl_version(const reshard_nccl* nccl) { return nccl->api.version(); }
-
-const char* reshard_nccl_path(const reshard_nccl* nccl) { return nccl->api.path().c_str(); }
-
-reshard_status reshard_cuda_open(const char* name, reshard_cuda** cuda) {
-  return guarded([&] {
-    require(name, "name");
-    require(cuda, "cuda");
-    *cuda = nullptr;
-    *cuda = new reshard_cuda{reshard::CudaDriver(name)};
-    return RESHARD_STATUS_OK;
-  });
-}
-
-void reshard_cuda_destroy(reshard_cuda* cuda) { delete cuda; }
-
-int32_t reshard_cuda_version(const reshard_cuda* cuda) { return cuda->driver.version(); }
-
-int32_t reshard_cuda_num_devices(const reshard_cuda* cuda) { return cuda->driver.num_devices(); }
-
-const char* reshard_cuda_path(const reshard_cuda* cuda) { return cuda->driver.path().c_str(); }
 
 reshard_status reshard_program_create(const reshard_program_tables* tables,
                                       reshard_program** program) {
@@ -214,7 +125,11 @@ reshard_status reshard_program_create(const reshard_program_tables* tables,
         as_table(tables->zeros, tables->zeros_length, "tables.zeros"),
         as_table(tables->extents, tables->extents_length, "tables.extents"),
         tables->num_buffers,
-        tables->chunk_bytes};
+        tables->chunk_bytes,
+        as_table(tables->hops, tables->hops_length, "tables.hops"),
+        as_table(tables->spans, tables->spans_length, "tables.spans"),
+        tables->num_rounds,
+        tables->num_groups};
     *program = new reshard_program(reshard::read_program(parsed));
     return RESHARD_STATUS_OK;
   });
@@ -259,10 +174,21 @@ reshard_status reshard_program_begin(reshard_program* program, reshard_communica
     require(program, "program");
     if (num_buffers > 0) require(buffers, "buffers");
     require_struct(options, "options");
-    std::shared_ptr<reshard::Transport> transport;
-    if (communicator != nullptr) transport = communicator->communicator.transport();
-    program->executor.begin(std::move(transport), buffers, static_cast<std::size_t>(num_buffers),
-                            {options->run_id, options->timeout_ns, options->num_threads});
+    const auto count = static_cast<std::size_t>(num_buffers);
+    if (program->program.num_rounds > 0) {
+      require(communicator, "communicator");
+      program->rounds.begin(
+          transport_of<reshard::GroupTransport>(
+              *communicator, "it moves in rounds, which takes a communicator over NCCL."),
+          buffers, count, as_options(*options));
+      return RESHARD_STATUS_OK;
+    }
+    std::shared_ptr<reshard::ChannelTransport> transport;
+    if (communicator != nullptr) {
+      transport = transport_of<reshard::ChannelTransport>(
+          *communicator, "it moves in chunks, which takes a communicator over shared memory.");
+    }
+    program->chunks.begin(std::move(transport), buffers, count, as_options(*options));
     return RESHARD_STATUS_OK;
   });
 }
@@ -275,9 +201,12 @@ reshard_status reshard_program_progress(reshard_program* program, int64_t slice_
     if (slice_ns < 0) {
       throw Error(StatusCode::kInvalidArgument, text("slice_ns is ", slice_ns, ", below 0."));
     }
-    if (!program->executor.progress(slice_ns)) return RESHARD_STATUS_IN_PROGRESS;
+    const bool has_rounds = program->program.num_rounds > 0;
+    const bool is_over =
+        has_rounds ? program->rounds.progress(slice_ns) : program->chunks.progress(slice_ns);
+    if (!is_over) return RESHARD_STATUS_IN_PROGRESS;
     if (stats == nullptr) return RESHARD_STATUS_OK;
-    const reshard::RunStats& done = program->executor.stats();
+    const reshard::RunStats& done = has_rounds ? program->rounds.stats() : program->chunks.stats();
     *stats = {stats->size,   done.bytes_sent,        done.bytes_received, done.bytes_local,
               done.chunks,   done.ns_pack,           done.ns_unpack,      done.ns_wait,
               done.ns_total, done.peak_staging_bytes};
@@ -288,7 +217,9 @@ reshard_status reshard_program_progress(reshard_program* program, int64_t slice_
 reshard_status reshard_program_cancel(reshard_program* program, const char* reason) {
   return guarded([&] {
     require(program, "program");
-    program->executor.cancel(reason == nullptr ? "the run was cancelled" : reason);
+    const char* why = reason == nullptr ? "the run was cancelled" : reason;
+    program->chunks.cancel(why);
+    program->rounds.cancel(why);
     return RESHARD_STATUS_OK;
   });
 }

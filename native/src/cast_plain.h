@@ -14,11 +14,10 @@ template <DType from, DType to>
 void cast_plain(const std::byte* in, std::byte* out, std::int64_t count, bool /*streaming*/) {
   using From = typename Codec<from>::Bits;
   using To = typename Codec<to>::Bits;
-  using Result = decltype(Codec<to>::decode(To{}));
   for (std::int64_t i = 0; i < count; ++i) {
     From bits;
     std::memcpy(&bits, in + i * static_cast<std::int64_t>(sizeof(From)), sizeof(From));
-    const To result = Codec<to>::encode(static_cast<Result>(Codec<from>::decode(bits)));
+    const To result = convert<from, to>(bits);
     std::memcpy(out + i * static_cast<std::int64_t>(sizeof(To)), &result, sizeof(To));
   }
 }

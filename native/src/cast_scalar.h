@@ -5,6 +5,8 @@
 // float32 first, so it is rounded twice on the way to a 16- or 8-bit type, as in torch 2.13.
 // A NaN stays a NaN and keeps its sign; its payload is unspecified, because torch's own differs
 // between its scalar and vector code.
+//
+// Compiled for the host and, by NVRTC, for the device (native/kernels).
 #ifndef RESHARD_NATIVE_SRC_CAST_SCALAR_H_
 #define RESHARD_NATIVE_SRC_CAST_SCALAR_H_
 
@@ -202,6 +204,79 @@ struct Codec<DType::kF8E5M2> {
   static float decode(Bits bits) { return f8_e5m2_to_f32(bits); }
   static Bits encode(float value) { return f32_to_f8_e5m2(value); }
 };
+
+// Between float32 and float64. The processor's own conversion rounds as it should on either side,
+// but a device's drops the sign of a NaN.
+inline float to_f32(float value) { return value; }
+inline double to_f64(double value) { return value; }
+
+inline float to_f32(double value) {
+  const std::uint64_t bits = bits_of(value);
+  const auto sign = static_cast<std::uint32_t>(bits >> 32) & 0x80000000U;
+  if ((bits & 0x7FFFFFFFFFFFFFFFU) > 0x7FF0000000000000U) {
+    return float_of(sign | 0x7FC00000U | (static_cast<std::uint32_t>(bits >> 29) & 0x003FFFFFU));
+  }
+  return static_cast<float>(value);
+}
+
+inline double to_f64(float value) {
+  const std::uint64_t bits = bits_of(value);
+  if ((bits & 0x7FFFFFFFU) > kF32Infinity) {
+    return double_of(((bits & 0x80000000U) << 32) | 0x7FF8000000000000U |
+                     ((bits & 0x003FFFFFU) << 29));
+  }
+  return static_cast<double>(value);
+}
+
+// The cast of a pair.
+template <DType from, DType to>
+typename Codec<to>::Bits convert(typename Codec<from>::Bits bits) {
+  if constexpr (to == DType::kF64) {
+    return Codec<to>::encode(to_f64(Codec<from>::decode(bits)));
+  } else {
+    return Codec<to>::encode(to_f32(Codec<from>::decode(bits)));
+  }
+}
+
+// The same for a pair that is known only when it runs; each dtype in the low bits. The two differ,
+// so there is a float32 between them.
+inline float decode(DType from, std::uint64_t bits) {
+  switch (from) {
+    case DType::kF16:
+      return f16_to_f32(static_cast<std::uint16_t>(bits));
+    case DType::kBF16:
+      return bf16_to_f32(static_cast<std::uint16_t>(bits));
+    case DType::kF64:
+      return to_f32(double_of(bits));
+    case DType::kF8E4M3FN:
+      return f8_e4m3fn_to_f32(static_cast<std::uint8_t>(bits));
+    case DType::kF8E5M2:
+      return f8_e5m2_to_f32(static_cast<std::uint8_t>(bits));
+    default:
+      return float_of(static_cast<std::uint32_t>(bits));
+  }
+}
+
+inline std::uint64_t encode(DType to, float value) {
+  switch (to) {
+    case DType::kF16:
+      return f32_to_f16(value);
+    case DType::kBF16:
+      return f32_to_bf16(value);
+    case DType::kF64:
+      return bits_of(to_f64(value));
+    case DType::kF8E4M3FN:
+      return f32_to_f8_e4m3fn(value);
+    case DType::kF8E5M2:
+      return f32_to_f8_e5m2(value);
+    default:
+      return bits_of(value);
+  }
+}
+
+inline std::uint64_t convert(DType from, DType to, std::uint64_t bits) {
+  return encode(to, decode(from, bits));
+}
 
 }  // namespace reshard
 

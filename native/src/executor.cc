@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <limits>
 #include <map>
 #include <utility>
 
@@ -15,8 +14,6 @@ namespace {
 // How often peers are looked at while bytes move, and the longest sleep. A dead peer is reported
 // after at most this plus the time of one message.
 constexpr std::int64_t kCheckIntervalNs = 5'000'000;
-
-constexpr std::int32_t kMaxThreads = 256;
 
 // At most this many unfinished streams are named in one message.
 constexpr int kMaxNamedLanes = 4;
@@ -31,17 +28,13 @@ Executor::Executor(const Program& program, Device& device)
 
 Executor::~Executor() = default;
 
-void Executor::begin(std::shared_ptr<Transport> transport, void* const* buffers,
+void Executor::begin(std::shared_ptr<ChannelTransport> transport, void* const* buffers,
                      std::size_t num_buffers, const RunOptions& options) {
   if (is_running_) {
     throw Error(StatusCode::kInvalidState,
                 "program: a run is under way. Finish or cancel it before the next one.");
   }
-  if (options.timeout_ns <= 0 || options.num_threads < 1 || options.num_threads > kMaxThreads) {
-    throw Error(StatusCode::kInvalidArgument,
-                text("program: timeout ", options.timeout_ns, " ns is not above 0 or num_threads ",
-                     options.num_threads, " is not in 1..", kMaxThreads, "."));
-  }
+  check_options(options);
   set_buffers(buffers, num_buffers);
   if (transport == nullptr && !program_.remote_streams.empty()) {
     const Stream& stream = program_.streams[program_.remote_streams.front()];
@@ -70,9 +63,7 @@ void Executor::begin(std::shared_ptr<Transport> transport, void* const* buffers,
   options_ = options;
   start_ns_ = monotonic_ns();
   last_check_ns_ = start_ns_;
-  deadline_ns_ = options.timeout_ns > std::numeric_limits<std::int64_t>::max() - start_ns_
-                     ? std::numeric_limits<std::int64_t>::max()
-                     : start_ns_ + options.timeout_ns;
+  deadline_ns_ = deadline_of(start_ns_, options.timeout_ns);
   wait_ns_ = 0;
   next_zero_region_ = 0;
   local_.begin();
@@ -97,7 +88,7 @@ void Executor::set_buffers(void* const* buffers, std::size_t num_buffers) {
 }
 
 // Groups the remote streams by process, once per transport.
-void Executor::bind(Transport* transport) {
+void Executor::bind(ChannelTransport* transport) {
   if (bound_transport_ == transport->id()) return;
   if (!transport->is_connected()) {
     throw Error(StatusCode::kInvalidState,

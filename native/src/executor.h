@@ -15,28 +15,11 @@
 #include "device.h"
 #include "lane.h"
 #include "program.h"
+#include "run_options.h"
+#include "transport/channel_transport.h"
 #include "transport/loopback/local_streams.h"
-#include "transport/transport.h"
 
 namespace reshard {
-
-struct RunOptions {
-  std::uint64_t run_id;
-  std::int64_t timeout_ns;
-  std::int32_t num_threads;
-};
-
-struct RunStats {
-  std::int64_t bytes_sent = 0;
-  std::int64_t bytes_received = 0;
-  std::int64_t bytes_local = 0;
-  std::int64_t chunks = 0;
-  std::int64_t ns_pack = 0;
-  std::int64_t ns_unpack = 0;
-  std::int64_t ns_wait = 0;
-  std::int64_t ns_total = 0;
-  std::int64_t peak_staging_bytes = 0;
-};
 
 class Executor {
  public:
@@ -47,8 +30,8 @@ class Executor {
 
   // Starts a run; `transport` may be null when all streams are local. Keeps the transport alive
   // until the run is over.
-  void begin(std::shared_ptr<Transport> transport, void* const* buffers, std::size_t num_buffers,
-             const RunOptions& options);
+  void begin(std::shared_ptr<ChannelTransport> transport, void* const* buffers,
+             std::size_t num_buffers, const RunOptions& options);
 
   // Goes on for about `slice_ns`; returns whether the run is over. 0 never waits. Throws what ended
   // the run.
@@ -64,7 +47,7 @@ class Executor {
 
  private:
   void set_buffers(void* const* buffers, std::size_t num_buffers);
-  void bind(Transport* transport);
+  void bind(ChannelTransport* transport);
   bool run_slice(std::int64_t slice_ns);
   bool step_remote();
   bool step_local();
@@ -86,7 +69,7 @@ class Executor {
   std::vector<ReceiveLane> receive_lanes_;
   std::uint64_t bound_transport_ = 0;  // id of the transport that the lanes belong to; 0: none
 
-  std::shared_ptr<Transport> transport_;  // of the current run
+  std::shared_ptr<ChannelTransport> transport_;  // of the current run
   std::vector<std::byte*> buffers_;
   RunOptions options_{};
   std::size_t next_zero_region_ = 0;

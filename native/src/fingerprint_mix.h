@@ -5,17 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "fingerprint_element.h"
+
 namespace reshard {
-
-constexpr std::uint64_t kIndexStep = 0x9E3779B97F4A7C15U;
-constexpr std::uint64_t kValueStep = 0x9FB21C651E98DF25U;
-
-// The contribution of one element. `index_term` is seed + index * kIndexStep; all modulo 2**64.
-inline std::uint64_t mix(std::uint64_t index_term, std::uint64_t bits) {
-  const std::uint64_t b = index_term ^ (index_term >> 31);
-  const std::uint64_t c = b + bits * kValueStep;
-  return (c & 0xFFFFFFFFU) * (c >> 32) + c;
-}
 
 // Sums runs whose neighbours in memory are `index_step` apart in index.
 class RunMixer {

@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "fingerprint.h"
 #include "status.h"
 
 namespace reshard {
@@ -12,19 +11,14 @@ namespace {
 
 constexpr std::int64_t kHeadColumns = 7;
 
-struct Row {
-  std::size_t slot;
-  FingerprintRegion region;
-};
-
-Row read_row(TableReader& reader, std::int64_t number, void* const* buffers,
-             std::size_t num_buffers, std::size_t num_slots) {
+FingerprintRow read_row(TableReader& reader, std::int64_t number, void* const* buffers,
+                        std::size_t num_buffers, std::size_t num_slots) {
   const std::string where = text("regions table, row ", number, ": ");
   const std::int64_t* head = reader.take(kHeadColumns, number);
-  Row row{};
+  FingerprintRow row{};
   row.slot = read_index(where, "slot", head[0], static_cast<std::int64_t>(num_slots));
-  const std::size_t buffer =
-      read_index(where, "buffer", head[1], static_cast<std::int64_t>(num_buffers));
+  row.buffer = read_index(where, "buffer", head[1], static_cast<std::int64_t>(num_buffers));
+  row.offset_bytes = head[2];
   FingerprintRegion& region = row.region;
   region.memory = read_dtype(where, "memory", head[3]);
   region.stored = read_dtype(where, "stored", head[4]);
@@ -36,29 +30,36 @@ Row read_row(TableReader& reader, std::int64_t number, void* const* buffers,
   region.ndim = read_ndim(where, head[6]);
   const std::int64_t* dims = reader.take(3 * region.ndim + 1, number);
   const StridedBox box = read_box(where, region.ndim, dims, dims + region.ndim);
-  const std::int64_t elements = count_elements(where, box, size_of(region.memory));
+  row.elements = count_elements(where, box, size_of(region.memory));
   std::copy_n(box.size, region.ndim, region.size);
   std::copy_n(box.stride, region.ndim, region.stride);
   std::copy_n(dims + 2 * region.ndim, region.ndim, region.index_stride);
   region.index_base = dims[3 * region.ndim];
-  if (buffers[buffer] == nullptr && elements > 0) {
-    refuse(text(where, "buffer ", buffer, " is null but has ", elements, " elements here."));
+  if (buffers[row.buffer] == nullptr && row.elements > 0) {
+    refuse(
+        text(where, "buffer ", row.buffer, " is null but has ", row.elements, " elements here."));
   }
-  if (elements > 0) region.base = static_cast<const std::byte*>(buffers[buffer]) + head[2];
   return row;
 }
 
 }  // namespace
 
+std::vector<FingerprintRow> read_fingerprint_rows(Table table, void* const* buffers,
+                                                  std::size_t num_buffers, std::size_t num_slots) {
+  TableReader reader("regions", table);
+  std::vector<FingerprintRow> rows;
+  for (std::int64_t number = 0; !reader.at_end(); ++number) {
+    FingerprintRow row = read_row(reader, number, buffers, num_buffers, num_slots);
+    if (row.elements > 0) rows.push_back(row);
+  }
+  return rows;
+}
+
 void add_fingerprints(Table table, void* const* buffers, std::size_t num_buffers,
                       std::uint64_t* sums, std::size_t num_slots) {
-  TableReader reader("regions", table);
-  std::vector<Row> rows;
-  for (std::int64_t number = 0; !reader.at_end(); ++number) {
-    rows.push_back(read_row(reader, number, buffers, num_buffers, num_slots));
-  }
-  for (const Row& row : rows) {
-    if (row.region.base != nullptr) sums[row.slot] += fingerprint(row.region);
+  for (FingerprintRow& row : read_fingerprint_rows(table, buffers, num_buffers, num_slots)) {
+    row.region.base = static_cast<const std::byte*>(buffers[row.buffer]) + row.offset_bytes;
+    sums[row.slot] += fingerprint(row.region);
   }
 }
 

@@ -13,7 +13,7 @@
 
 #include "chunk_copier.h"
 #include "program.h"
-#include "transport/transport.h"
+#include "transport/channel_transport.h"
 
 namespace reshard {
 

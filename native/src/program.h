@@ -1,8 +1,9 @@
 // A program: what one process sends, receives and zero-fills in every run, checked once.
 //
-// Built from flat int64 tables (program_table.h), immutable afterwards. Streams are cut into chunks
-// here, so that both ends of a stream, which have the same operations in the same order, get the
-// same chunks without talking to each other.
+// Built from flat int64 tables (program_table.h), immutable afterwards. Streams are cut here into
+// chunks, or, where operations have their time, in round_schedule.h into rounds, so that both ends
+// of a stream, which have the same operations in the same order, get the same pieces without
+// talking to each other.
 #ifndef RESHARD_NATIVE_SRC_PROGRAM_H_
 #define RESHARD_NATIVE_SRC_PROGRAM_H_
 
@@ -18,6 +19,13 @@ namespace reshard {
 
 enum class Direction : std::int32_t { kSend = 0, kReceive = 1 };
 
+// When an operation moves: evenly from start / total to stop / total of the whole time.
+struct Span {
+  std::int64_t start = 0;
+  std::int64_t stop = 1;
+  std::int64_t total = 1;
+};
+
 // A box of one local buffer that is `elements` consecutive elements of a stream.
 struct Operation {
   std::uint32_t stream;
@@ -27,6 +35,7 @@ struct Operation {
   DType wire;
   std::int64_t elements;
   StridedBox box;
+  Span span;
 };
 
 // Elements [first, first + count) of an operation, at byte `offset` of a chunk.
@@ -44,7 +53,8 @@ struct Chunk {
   std::int64_t nbytes;
 };
 
-// All bytes that go from one rank to another in one run.
+// All bytes that go from one rank to another in one run, at one hop: 0 where they are read from
+// what a source holds, else how many transfers must have brought them to the sender.
 struct Stream {
   Direction direction;
   std::int64_t src_rank;
@@ -52,6 +62,7 @@ struct Stream {
   std::uint32_t first_chunk;
   std::uint32_t num_chunks;
   std::int64_t nbytes;
+  std::int64_t hop = 0;
 };
 
 // The two ends of a stream whose source and destination rank are both in this process.
@@ -71,6 +82,8 @@ struct ZeroRegion {
 struct Program {
   std::uint32_t num_buffers = 0;
   std::int64_t chunk_bytes = 0;
+  std::int64_t num_rounds = 0;        // above 0: the whole time has so many; there are no chunks
+  std::int64_t num_groups = 1;        // groups of sends and receives of a slot, by pairs of ranks
   std::vector<bool> buffer_is_used;   // by an operation or zero region with elements
   std::vector<Operation> operations;  // grouped by stream, canonical order inside
   std::vector<Segment> segments;      // grouped by chunk

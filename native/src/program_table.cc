@@ -15,6 +15,10 @@ namespace {
 constexpr std::int64_t kStreamColumns = 3;
 constexpr std::int64_t kOperationColumns = 6;
 constexpr std::int64_t kZeroColumns = 4;
+constexpr std::int64_t kSpanColumns = 3;
+constexpr std::int64_t kMaxRounds = std::int64_t{1} << 20;
+constexpr std::int64_t kMaxGroups = std::int64_t{1} << 20;
+constexpr std::int64_t kMaxHop = std::int64_t{1} << 20;
 constexpr std::int64_t kMinChunkBytes = 16;  // the widest element
 constexpr std::int64_t kMaxChunkBytes = std::int64_t{1} << 30;
 constexpr std::int64_t kMaxRank = std::numeric_limits<std::int32_t>::max();
@@ -55,10 +59,11 @@ class ProgramReader {
 
   Program read() {
     read_limits();
+    read_times();
     read_streams();
     read_operations();
     read_zeros();
-    cut_streams(program_);
+    if (!is_timed()) cut_streams(program_);
     pair_local_streams();
     return std::move(program_);
   }
@@ -90,9 +95,56 @@ class ProgramReader {
     program_.buffer_is_used.assign(num_buffers, false);
   }
 
+  bool is_timed() const { return tables_.num_rounds > 0; }
+
+  // Rounds, groups and the tables that go with them; without rounds there must be none.
+  void read_times() {
+    const std::int64_t least_groups = is_timed() ? 1 : 0;
+    if (tables_.num_rounds < 0 || tables_.num_rounds > kMaxRounds ||
+        tables_.num_groups < least_groups || tables_.num_groups > kMaxGroups) {
+      refuse(text("program: num_rounds ", tables_.num_rounds, " is not in 0..", kMaxRounds,
+                  " or num_groups ", tables_.num_groups, " is not in 1..", kMaxGroups, "."));
+    }
+    const std::size_t num_streams = tables_.streams.length / kStreamColumns;
+    if (tables_.hops.length != (is_timed() ? num_streams : 0)) {
+      refuse(text("hops table: ", tables_.hops.length, " values for ", num_streams, " streams and ",
+                  tables_.num_rounds,
+                  " rounds; one per stream is needed where there are rounds, "
+                  "else none."));
+    }
+    program_.num_rounds = tables_.num_rounds;
+    program_.num_groups = tables_.num_groups;
+  }
+
+  std::int64_t read_hop(std::int64_t row) const {
+    if (!is_timed()) return 0;
+    const std::int64_t hop = tables_.hops.data[row];
+    if (hop < 0 || hop > kMaxHop) {
+      refuse(text("hops table, row ", row, ": ", hop, " is not in 0..", kMaxHop, "."));
+    }
+    return hop;
+  }
+
+  // The span of the operation in a row of its table.
+  Span read_span(const std::string& where, std::int64_t row) const {
+    if (!is_timed()) return {};
+    const auto first = static_cast<std::size_t>(row) * kSpanColumns;
+    if (first + kSpanColumns > tables_.spans.length) {
+      refuse(text("spans table: ", tables_.spans.length, " values; ", kSpanColumns,
+                  " per row of the operations table are needed."));
+    }
+    const std::int64_t* values = tables_.spans.data + first;
+    const Span span{values[0], values[1], values[2]};
+    if (span.start < 0 || span.stop <= span.start || span.total < span.stop) {
+      refuse(text(where, "it moves from ", span.start, " to ", span.stop, " of ", span.total,
+                  ", which is no span of time."));
+    }
+    return span;
+  }
+
   void read_streams() {
     TableReader reader("streams", tables_.streams);
-    std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t>, std::int64_t> seen;
+    std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t>, std::int64_t> seen;
     for (std::int64_t row = 0; !reader.at_end(); ++row) {
       const std::int64_t* values = reader.take(kStreamColumns, row);
       if (values[0] != 0 && values[0] != 1) {
@@ -105,20 +157,27 @@ class ProgramReader {
                       kMaxRank, "."));
         }
       }
+      const std::int64_t hop = read_hop(row);
       const auto [place, is_new] =
-          seen.emplace(std::make_tuple(values[0], values[1], values[2]), row);
+          seen.emplace(std::make_tuple(values[0], values[1], values[2], hop), row);
       if (!is_new) {
         refuse(text("streams table, row ", row, ": direction ", values[0], ", rank ", values[1],
                     " -> rank ", values[2], " is in row ", place->second, " already."));
       }
       program_.streams.push_back(
-          {static_cast<Direction>(values[0]), values[1], values[2], 0, 0, 0});
+          {static_cast<Direction>(values[0]), values[1], values[2], 0, 0, 0, hop});
     }
   }
 
   void read_operations() {
     TableReader reader("operations", tables_.operations);
-    for (std::int64_t row = 0; !reader.at_end(); ++row) read_operation(reader, row);
+    std::int64_t row = 0;
+    for (; !reader.at_end(); ++row) read_operation(reader, row);
+    const auto num_values = static_cast<std::size_t>(is_timed() ? row * kSpanColumns : 0);
+    if (tables_.spans.length != num_values) {
+      refuse(text("spans table: ", tables_.spans.length, " values, but ", num_values,
+                  " are needed for ", row, " operations and ", tables_.num_rounds, " rounds."));
+    }
     std::stable_sort(program_.operations.begin(), program_.operations.end(),
                      [](const Operation& a, const Operation& b) { return a.stream < b.stream; });
   }
@@ -146,6 +205,7 @@ class ProgramReader {
     if (stream.direction == Direction::kReceive) check_no_double_write(where, box);
     check_extent(where, box, operation.offset_bytes, size_of(operation.memory), operation.buffer);
     operation.box = coalesce(box, size_of(operation.memory));
+    operation.span = read_span(where, row);
     program_.operations.push_back(operation);
   }
 
@@ -204,16 +264,18 @@ class ProgramReader {
 
   // A stream with both ends here is served inside the process; both ends must agree by themselves.
   void pair_local_streams() {
-    std::map<std::pair<std::int64_t, std::int64_t>, std::uint32_t> sends;
+    std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t>, std::uint32_t> sends;
     for (std::uint32_t s = 0; s < program_.streams.size(); ++s) {
       const Stream& stream = program_.streams[s];
-      if (stream.direction == Direction::kSend) sends[{stream.src_rank, stream.dst_rank}] = s;
+      if (stream.direction == Direction::kSend) {
+        sends[{stream.src_rank, stream.dst_rank, stream.hop}] = s;
+      }
     }
     std::vector<bool> is_local(program_.streams.size(), false);
     for (std::uint32_t s = 0; s < program_.streams.size(); ++s) {
       const Stream& stream = program_.streams[s];
       if (stream.direction != Direction::kReceive) continue;
-      const auto send = sends.find({stream.src_rank, stream.dst_rank});
+      const auto send = sends.find({stream.src_rank, stream.dst_rank, stream.hop});
       if (send == sends.end()) continue;
       check_local_pair(send->second, s);
       is_local[send->second] = true;
@@ -239,6 +301,10 @@ class ProgramReader {
     for (std::size_t i = 0; i < num_sends; ++i) {
       const Operation& a = program_.operations[send_range.first + i];
       const Operation& b = program_.operations[receive_range.first + i];
+      if (a.span.start != b.span.start || a.span.stop != b.span.stop ||
+          a.span.total != b.span.total) {
+        refuse(text(where, "operation ", i, " is sent and received at different times."));
+      }
       if (a.elements != b.elements || a.wire != b.wire) {
         refuse(text(where, "operation ", i, " sends ", a.elements, " elements of ", name_of(a.wire),
                     " but receives ", b.elements, " of ", name_of(b.wire), "."));

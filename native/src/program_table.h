@@ -17,6 +17,10 @@ struct ProgramTables {
   Table extents;
   std::int64_t num_buffers;
   std::int64_t chunk_bytes;
+  Table hops{};
+  Table spans{};
+  std::int64_t num_rounds = 0;
+  std::int64_t num_groups = 1;
 };
 
 // Throws kInvalidArgument (or kUnsupported for a cast) naming the row and the values.

@@ -5,13 +5,13 @@
 
 static int failures = 0;
 
-#define CHECK(condition)                                                                \
-  do {                                                                                  \
-    if (!(condition)) {                                                                 \
-      ++failures;                                                                       \
-      fprintf(stderr, "%s:%d: not true: %s (last error: %s)\n", __FILE__, __LINE__,     \
-              #condition, reshard_last_error());                                        \
-    }                                                                                   \
+#define CHECK(condition)                                                                        \
+  do {                                                                                          \
+    if (!(condition)) {                                                                         \
+      ++failures;                                                                               \
+      fprintf(stderr, "%s:%d: not true: %s (last error: %s)\n", __FILE__, __LINE__, #condition, \
+              reshard_last_error());                                                            \
+    }                                                                                           \
   } while (0)
 
 /* Rank 0 sends 6 bytes to rank 1 of the same process, transposed 2 x 3 -> 3 x 2. */
@@ -35,7 +35,7 @@ static reshard_program_tables make_tables(void) {
 }
 
 static reshard_run_options make_options(void) {
-  reshard_run_options options = {sizeof(reshard_run_options), 1, 1000000000, 1, 0};
+  reshard_run_options options = {sizeof(reshard_run_options), 1, 1000000000, 1, 0, NULL, 0};
   return options;
 }
 
@@ -53,8 +53,7 @@ static void test_run(void) {
   CHECK(reshard_program_describe(program, &info) == RESHARD_STATUS_OK);
   CHECK(info.num_streams == 2 && info.num_local_streams == 1 && info.bytes_local == 6);
   CHECK(reshard_program_begin(program, NULL, buffers, 2, &options) == RESHARD_STATUS_OK);
-  CHECK(reshard_program_begin(program, NULL, buffers, 2, &options) ==
-        RESHARD_STATUS_INVALID_STATE);
+  CHECK(reshard_program_begin(program, NULL, buffers, 2, &options) == RESHARD_STATUS_INVALID_STATE);
   memset(&stats, 0, sizeof(stats));
   stats.size = sizeof(stats);
   CHECK(reshard_program_progress(program, 1000000000, &stats) == RESHARD_STATUS_OK);
@@ -142,9 +141,9 @@ static void test_names(void) {
   CHECK(strcmp(reshard_status_name(-1), "unknown") == 0);
   CHECK(strcmp(reshard_status_name(12), "unknown") == 0);
   CHECK(reshard_version()[0] != '\0' && reshard_cpu_features()[0] != '\0');
-  CHECK(reshard_abi_sizes(NULL, 0) == 5);
-  CHECK(reshard_abi_sizes(sizes, 16) == 5);
-  CHECK(sizes[0] == sizeof(reshard_program_tables) && sizes[4] == sizeof(reshard_shm_options));
+  CHECK(reshard_abi_sizes(NULL, 0) == 7);
+  CHECK(reshard_abi_sizes(sizes, 16) == 7);
+  CHECK(sizes[0] == sizeof(reshard_program_tables) && sizes[5] == sizeof(reshard_shm_options));
 }
 
 int main(void) {

@@ -135,14 +135,14 @@ class Runner {
   ByteStreams& streams() { return streams_; }
   Executor& executor() { return executor_; }
 
-  void begin(std::shared_ptr<Transport> transport, std::uint64_t run,
+  void begin(std::shared_ptr<ChannelTransport> transport, std::uint64_t run,
              std::int64_t timeout_ns = 20 * kSecond) {
     const std::vector<void*> buffers = streams_.buffers();
     executor_.begin(std::move(transport), buffers.data(), buffers.size(), {run, timeout_ns, 1});
   }
 
   // Begins and finishes a run, checking the bytes.
-  void run(const std::shared_ptr<Transport>& transport, std::uint64_t run,
+  void run(const std::shared_ptr<ChannelTransport>& transport, std::uint64_t run,
            std::int64_t timeout_ns = 20 * kSecond) {
     streams_.fill(run);
     begin(transport, run, timeout_ns);

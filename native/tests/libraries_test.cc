@@ -1,13 +1,13 @@
-// Libraries of NVIDIA by path and by name: what is found, and what is said where something is missing.
-#include "cuda_driver.h"
-#include "transport/nccl/nccl_api.h"
-
+// Libraries of NVIDIA by path and by name: what is found, and what is said where something is
+// missing.
 #include <dlfcn.h>
 
 #include <string>
 
 #include "check.h"
+#include "cuda_driver.h"
 #include "status.h"
+#include "transport/nccl/nccl_api.h"
 
 namespace reshard_test {
 namespace {
@@ -44,7 +44,9 @@ void test_nccl() {
 }
 
 void test_nccl_stays_open() {
-  { const NcclApi api(NCCL_DOUBLE); }
+  {
+    const NcclApi api(NCCL_DOUBLE);
+  }
   void* handle = dlopen(NCCL_DOUBLE, RTLD_NOW | RTLD_NOLOAD);
   CHECK(handle != nullptr, "closed");
   if (handle != nullptr) dlclose(handle);
@@ -73,6 +75,9 @@ void test_cuda() {
   CHECK(api.version() == 12080 && api.num_devices() == 2 && api.path() == CUDA_DOUBLE, api.path());
   const std::string no_device = refusal<CudaDriver>(CUDA_DOUBLE_NO_DEVICE);
   CHECK(contains(no_device, "cuInit says 100, no CUDA-capable device is detected"), no_device);
+  const std::string partial = refusal<CudaDriver>(CUDA_DOUBLE_PARTIAL);
+  CHECK(contains(partial, "has no function cuLaunchKernel, so it is no CUDA driver, or one before"),
+        partial);
   const std::string other = refusal<CudaDriver>(NCCL_DOUBLE);
   CHECK(contains(other, "so it is no CUDA driver"), other);
   CHECK(contains(refusal<CudaDriver>("libcuda-nowhere.so.1"), "cannot be loaded"), "");

@@ -6,7 +6,7 @@ namespace reshard_test {
 namespace {
 
 // One channel to process 1, which takes nothing. News of messages are held back until flush.
-class HoldingTransport final : public Transport, private SendChannel {
+class HoldingTransport final : public ChannelTransport, private SendChannel {
  public:
   bool has_news() const { return has_news_; }
 

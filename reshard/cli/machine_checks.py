@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Final, Literal
 
 from reshard.errors import NativeLibraryError, UnsupportedError
-from reshard.nccl_copies import NcclCopy, find_nccl, loaded_files, nccl_version_text
+from reshard.nccl_choice import nccl_version_text
+from reshard.nccl_copies import NcclCopy, find_nccl, loaded_files, several_loaded
 from reshard.network_cards import find_cards
 from reshard.plan_text import counted, format_bytes
 from reshard.versions import library_version
@@ -116,7 +117,9 @@ def _package(name: str) -> Check:
 
 
 def _libraries(is_loaded: bool) -> Iterator[Check]:
-    copies = find_nccl()
+    several, copies = several_loaded(), find_nccl()
+    if several:
+        yield Check("libraries", "copies of NCCL", several)
     if not copies:
         yield Check("libraries", "libnccl.so.2", "found nowhere", "missing")
     for number, copy in enumerate(copies):
@@ -129,10 +132,10 @@ def _libraries(is_loaded: bool) -> Iterator[Check]:
 
 
 def _nccl(name: str, copy: NcclCopy) -> Check:
-    from reshard._native_libraries import open_nccl
+    from reshard._native_libraries import NcclLibrary
 
     try:
-        opened = open_nccl(copy.path)
+        opened = NcclLibrary(copy.path)
     except UnsupportedError as error:
         return Check("libraries", name, f"{error} It is {_ORIGINS[copy.origin]}.", "missing")
     value = f"{nccl_version_text(opened.version)} in {opened.path}, {_ORIGINS[copy.origin]}"
@@ -140,10 +143,10 @@ def _nccl(name: str, copy: NcclCopy) -> Check:
 
 
 def _cuda() -> Check:
-    from reshard._native_libraries import open_cuda
+    from reshard._native_libraries import CudaLibrary
 
     try:
-        driver = open_cuda()
+        driver = CudaLibrary()
     except UnsupportedError as error:
         return Check("libraries", "libcuda.so.1", str(error), "missing")
     version = f"{driver.version // 1000}.{driver.version % 1000 // 10}"

@@ -36,8 +36,10 @@ LAYERS = {
         "page", "page.figures", "page.html", "page.name_groups", "page.page_data", "page.streams",
     },
     "memory and border": {
-        "buffers", "overlap", "_native", "_native_bindings", "_native_border", "_native_libraries",
-        "fingerprint", "program_table", "nccl_copies", "verification", "local_program",
+        "buffers", "overlap", "_native", "_native_bindings", "_native_border",
+        "_native_communicator", "_native_libraries",
+        "fingerprint", "program_table", "library_files", "nccl_choice", "nccl_copies", "nccl_check",
+        "kernel_cache", "device_kernels", "verification", "local_program",
         "environment", "versions", "exclusive", "run_stats",
     },
     "control": {
@@ -46,9 +48,13 @@ LAYERS = {
         "local_member", "one_call", "rendezvous", "exchange",
     },
     "session": {
-        "network_cards", "machine", "copy_rate", "report", "outcome", "contribution", "session",
+        "network_cards", "machine", "copy_rate", "report", "outcome", "transport_choice",
+        "end_arguments",
+        "contribution", "epoch_transport", "shm_epoch", "nccl_epoch", "session",
     },
-    "ends": {"refit_end", "beginning", "source", "destination", "loopback", "simulation"},
+    "ends": {
+        "refit_end", "beginning", "source", "destination", "loopback", "simulation",
+    },
     "package": {"reshard"},
     "command line": {
         "__main__", "cli", "cli.arguments", "cli.console", "cli.machine_checks", "cli.plan",
@@ -60,6 +66,8 @@ LAYERS = {
 # Of the models' layer, what reads files is not pure.
 READERS = {"json_file", "safetensors_header", "checkpoint", "model_reader"}
 PURE = LAYERS["values"] | LAYERS["planning"] | (LAYERS["models"] - READERS)
+# What all members of an epoch choose alike, each by itself.
+PURE |= {"nccl_choice", "transport_choice"}
 
 # What planning must not depend on: other processes, time, the environment, randomness.
 IMPURE = {

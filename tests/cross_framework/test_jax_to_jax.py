@@ -234,6 +234,14 @@ def ends():
         end.close()
 
 
+@pytest.fixture(params=["NumPy's", "XLA's"])
+def memory(request, monkeypatch):
+    """Where memory to receive comes from: on GPUs, and here if none is the host's, XLA's pool."""
+    if request.param == "XLA's":
+        monkeypatch.setattr("reshard_jax.buffers.is_host_memory", lambda sharding: False)
+
+
+@pytest.mark.usefixtures("memory")
 def test_refits_again_and_again(ends, pool):
     source, destination = ends(Trainer.params(), engine_template())
     assert (destination.state, destination.version) == ("empty", None)
@@ -375,6 +383,7 @@ def test_case_d30_unmapped_and_uncovered_names_are_all_listed(ends, pool):
         assert "only_source: no destination takes this source tensor" in str(caught.value)
 
 
+@pytest.mark.usefixtures("memory")
 def test_unmatched_weights_keep_the_values_of_the_template(ends, pool):
     template = engine_template()
     kept = array_of("kept", (4, 4), "float32", template["norm"].sharding)
@@ -467,6 +476,7 @@ def test_case_e53_replicas_that_differ_are_found(ends, pool):
     assert destination.state == "empty"
 
 
+@pytest.mark.usefixtures("memory")
 def test_a_failed_refit_leaves_earlier_arrays_alone(ends, pool):
     source, destination = ends(Trainer.params(), engine_template())
     waiting = pool.submit(destination.refit)
@@ -579,6 +589,7 @@ def test_publishing_inside_jit_is_refused(ends):
         jax.jit(step)(Trainer.params())
 
 
+@pytest.mark.usefixtures("memory")
 def test_a_hundred_refits_leave_nothing_behind(ends, pool):
     from pathlib import Path
 

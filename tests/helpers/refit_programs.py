@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from helpers import oracle
+from helpers.full_doubles import Controls, FullDoubles
 from helpers.patterns import Array, as_bits, as_dtype, bit_dtype, explain_mismatch, whole
 from helpers.ranks import listen, tell
 from helpers.team import Desk
@@ -48,6 +49,7 @@ __all__ = [
     "failing_attempts",
     "fill",
     "fill_with_numbers",
+    "gpu_numbers",
     "memory_digest",
     "messages_received",
     "open_destination",
@@ -73,6 +75,8 @@ __all__ = [
     "tell_before_moving",
     "topology_of",
     "transpose_memory",
+    "use_gpus",
+    "violations",
 ]
 
 
@@ -123,6 +127,50 @@ def _allocate(desk: Desk) -> None:
                 bits = np.zeros(shape, bit_dtype(spec.dtype.itemsize))
                 desk.arrays[rank, spec.name] = as_dtype(bits, spec.dtype)
     desk.buffers = {key: buffer_of_array(array) for key, array in desk.arrays.items()}
+    if hasattr(desk, "doubles"):
+        _put_on_gpus(desk)
+
+
+def use_gpus(desk: Desk, cuda: str, nccl: str, first_device: int) -> None:
+    """Makes arrays that are allocated from now on memory of GPUs, one GPU per rank of a process.
+
+    Args:
+        desk: this process.
+        cuda, nccl: paths of the doubles that play the GPUs.
+        first_device: number of the GPU of this process's first rank.
+    """
+    os.environ["RESHARD_CUDA_LIBRARY"] = cuda
+    os.environ["RESHARD_NCCL_LIBRARY"] = nccl
+    desk.doubles = Controls(FullDoubles(Path(cuda), Path(nccl)))
+    desk.first_device = first_device
+    desk.registered = []
+
+
+def _put_on_gpus(desk: Desk) -> None:
+    for address in desk.registered:
+        desk.doubles.unregister(address)
+    desk.registered = []
+    for key, buffer in desk.buffers.items():
+        if buffer.is_empty:
+            continue
+        device = desk.first_device + list(desk.ranks).index(key[0])
+        low, high = buffer.extent
+        desk.doubles.register(buffer.address + low, high - low, device)
+        desk.registered.append(buffer.address + low)
+        desk.buffers[key] = dataclasses.replace(buffer, device=device)
+
+
+def violations(desk: Desk) -> str:
+    """Returns what this process did against the rules of CUDA and NCCL."""
+    text: str = desk.doubles.violations()
+    return text
+
+
+def gpu_numbers(desk: Desk) -> dict[str, int]:
+    """Returns what the doubles count as in use now."""
+    names = ("allocations", "streams", "events", "modules", "contexts", "threads")
+    counts = {name: desk.doubles.cuda(name) for name in names}
+    return {**counts, **{n: desk.doubles.nccl(n) for n in ("communicators", "meetings")}}
 
 
 def fill(desk: Desk, version: int) -> None:

@@ -50,10 +50,13 @@ def library_files(*packages: str) -> list[Path]:
 
 
 def native_files(*suffixes: str) -> list[Path]:
-    """Returns the C++ sources of the library."""
-    folder = ROOT / "native" / "src"
+    """Returns the C++ sources of the library and of its device kernels."""
+    folders = [ROOT / "native" / "src", ROOT / "native" / "kernels"]
     return [
-        path for path in sorted(folder.rglob("*")) if path.suffix in (suffixes or (".cc", ".h"))
+        path
+        for folder in folders
+        for path in sorted(folder.rglob("*"))
+        if path.suffix in (suffixes or (".cc", ".h", ".cu"))
     ]
 
 

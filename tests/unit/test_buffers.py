@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import weakref
 
@@ -16,9 +17,11 @@ from reshard import (
     Layout,
     LayoutError,
     Mesh,
+    Replicate,
     Shard,
     TensorSpec,
     check_buffers,
+    devices_of,
 )
 from reshard.buffers import BufferChecks, BufferSnapshot
 from reshard.loopback import buffer_of_array
@@ -200,3 +203,59 @@ def test_a_snapshot_keeps_nothing_alive():
     gc.collect()
     assert reference() is None
     assert not snapshot.is_of({})
+
+
+def on(device, array=GOOD):
+    return dataclasses.replace(buffer_of_array(array), device=device)
+
+
+def test_memory_is_of_the_host_unless_a_device_is_named():
+    assert buffer_of_array(GOOD).device is None
+    assert on(1).device == 1
+    assert on(0) != on(1) != on(None)
+
+
+@pytest.mark.parametrize("device", [-1, "cuda:0", 0.0, True])
+def test_what_is_no_ordinal_of_a_device_is_refused(device):
+    with pytest.raises(LayoutError, match="give the ordinal of a CUDA device, 0 or more, or None"):
+        on(device)
+
+
+def test_all_arrays_of_a_rank_are_in_one_memory():
+    one, other = np.zeros((3, 4), np.float32), np.zeros((3, 4), np.float32)
+    devices = BufferChecks(SPECS, [0], writes=True).check({(0, "a"): on(1, one), (0, "b"): on(1)})
+    assert devices == {0: 1}
+    for first, second in ((on(0, one), on(1, other)), (on(0, one), on(None, other))):
+        where = "cuda:1" if second.device else "the host"
+        with pytest.raises(
+            LayoutError,
+            match=f"b: the local array of rank 0 is on {where}, that of a on cuda:0. A rank is one",
+        ):
+            check_buffers(SPECS, [0], {(0, "a"): first, (0, "b"): second}, writes=False)
+
+
+def test_ranks_may_be_on_devices_of_their_own():
+    layout = Layout(Mesh.of(x=2), (Replicate(),))
+    spec = TensorSpec("a", (3, 4), DType.FLOAT32, layout)
+    other = np.zeros((3, 4), np.float32)
+    given = {(0, "a"): on(1), (1, "a"): on(0, other)}
+    assert BufferChecks([spec], [0, 1], writes=True).check(given) == {0: 1, 1: 0}
+
+
+def test_devices_of_ranks_of_both_sides():
+    empty = Buffer(0, (0, 4), (16, 4), DType.FLOAT32)
+    assert devices_of({(0, "a"): on(2), (1, "a"): empty}, {(0, "b"): on(2)}) == {0: 2}
+    assert devices_of({(0, "a"): on(None)}) == {0: None}
+    assert devices_of() == devices_of({}) == {}
+    with pytest.raises(LayoutError, match="b: the local array of rank 0 is on the host, that of a"):
+        devices_of({(0, "a"): on(2)}, {(0, "b"): on(None)})
+
+
+def test_addresses_tell_memories_apart():
+    """One space of addresses: a device never has one of the host's, nor of another device."""
+    first = Buffer(1 << 40, (3, 4), (16, 4), DType.FLOAT32, device=0)
+    overlapping = Buffer((1 << 40) + 32, (3, 4), (16, 4), DType.FLOAT32, device=0)
+    apart = Buffer((1 << 40) + 48, (3, 4), (16, 4), DType.FLOAT32, device=0)
+    check_buffers(SPECS, [0], {(0, "a"): first, (0, "b"): apart}, writes=True)
+    with pytest.raises(LayoutError, match="overlap in memory"):
+        check_buffers(SPECS, [0], {(0, "a"): first, (0, "b"): overlapping}, writes=True)

@@ -89,6 +89,7 @@ def test_copies_of_nccl_are_told_with_their_versions(tmp_path, monkeypatch):
 def test_without_the_native_library_nothing_is_opened(monkeypatch):
     copies = [NcclCopy("/nowhere/libnccl.so.2", "named")]
     monkeypatch.setattr(machine_checks, "find_nccl", lambda: copies)
+    monkeypatch.setattr(machine_checks, "several_loaded", lambda: "")
     found = {check.name: check for check in machine_checks._libraries(False)}
     assert found["libnccl.so.2"].value == "/nowhere/libnccl.so.2, named by RESHARD_NCCL_LIBRARY"
     assert {check.status for check in found.values()} == {"missing"}
@@ -101,6 +102,12 @@ def test_shared_memory_that_does_not_work(monkeypatch, tmp_path):
     assert next(machine_checks._usable(True, True)).status == "ok"
     usable = {check.name: check.status for check in machine_checks._usable(True, False)}
     assert usable["shm"] == "missing"
+
+
+def test_several_loaded_copies_are_told(monkeypatch):
+    monkeypatch.setattr(machine_checks, "several_loaded", lambda: "2 copies of NCCL are loaded")
+    found = {check.name: check for check in machine_checks._libraries(False)}
+    assert found["copies of NCCL"].value == "2 copies of NCCL are loaded"
 
 
 @pytest.mark.processes

@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import resource
 import threading
+import types
 from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers import jax_patterns
+from helpers.dlpack_capsules import Capsule
 from helpers.jax_devices import use_cpu_devices
 from helpers.jax_in_process import array_of_buffer
 
@@ -22,8 +24,8 @@ from jax.experimental.layout import Layout as MemoryLayout  # noqa: E402
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 
-from reshard import LayoutError, UnsupportedError  # noqa: E402
-from reshard_jax.buffers import ReceiveBuffers, source_buffers  # noqa: E402
+from reshard import DType, LayoutError, UnsupportedError  # noqa: E402
+from reshard_jax.buffers import ReceiveBuffers, _buffer_of_shard, source_buffers  # noqa: E402
 from reshard_jax.description import Description  # noqa: E402
 from reshard_jax.tree import NamedTree  # noqa: E402
 
@@ -294,7 +296,44 @@ def test_published_from_many_threads_at_once():
     assert errors == []
 
 
+class OnGpu:
+    """Stands in for a shard on a GPU that is not here: what is asked of one."""
+
+    shape, ndim, size = (2, 3), 2, 6
+
+    def __init__(self, kind="device"):
+        self.capsule = Capsule(2, self.shape, (1, 2), device=3)
+        gpu = types.SimpleNamespace(platform="gpu")
+        self.sharding = types.SimpleNamespace(memory_kind=kind, device_set=[gpu])
+        self.streams = []
+
+    def __dlpack__(self, stream=None):
+        self.streams.append(stream)
+        return self.capsule.object
+
+
+def test_a_shard_on_a_gpu_is_sent_from_where_it_is():
+    data = OnGpu()
+    buffer = _buffer_of_shard("w", data, DType.FLOAT32)
+    assert (buffer.address, buffer.strides, buffer.device) == (4096, (4, 8), 3)
+    assert not buffer.is_writable and buffer.owner is data.capsule.object
+    assert data.streams == [None]  # JAX waits on the host; no stream of ours is known yet
+
+
+@pytest.mark.parametrize("kind", ["pinned_host", "unpinned_host"])
+def test_host_memory_that_jax_calls_a_gpus_is_the_hosts(kind):
+    assert _buffer_of_shard("w", OnGpu(kind), DType.FLOAT32).device is None
+
+
 # ---- receiving
+
+
+@pytest.fixture(params=["NumPy's", "XLA's"])
+def pool(request, monkeypatch):
+    """Where memory comes from: on GPUs it is XLA's; here too if none is said to be the host's."""
+    if request.param == "XLA's":
+        monkeypatch.setattr("reshard_jax.buffers.is_host_memory", lambda sharding: False)
+    return request.param
 
 
 def received(**template):
@@ -314,6 +353,7 @@ def bits(array):
     return np.asarray(array).view(f"u{array.dtype.itemsize}" if array.dtype.itemsize < 16 else "u8")
 
 
+@pytest.mark.usefixtures("pool")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_results_have_the_type_the_sharding_and_the_values(dtype):
     sharding = sharding_of(P("y", "x"), (3, 1, 2, 0))
@@ -328,7 +368,9 @@ def test_results_have_the_type_the_sharding_and_the_values(dtype):
 
 @pytest.mark.parametrize("kind", ["device", "pinned_host", "unpinned_host"])
 @pytest.mark.parametrize("spec", [P(), P("x"), P("y", "x"), P(None, ("y", "x"))], ids=str)
-def test_results_are_the_received_memory_itself(spec, kind):
+def test_results_are_the_received_memory_itself(spec, kind, pool):
+    if pool == "XLA's" and kind != "device":
+        return  # memory of the host is always NumPy's
     sharding = sharding_of(spec, (7, 5, 2, 0)).with_memory_kind(kind)
     memory = received(w=jax.ShapeDtypeStruct((4, 8), np.float32, sharding=sharding))
     addresses = {rank: buffer.address for (rank, _), buffer in memory.buffers.items()}
@@ -342,6 +384,7 @@ def test_results_are_the_received_memory_itself(spec, kind):
         assert shard.data.format.layout.major_to_minor == (0, 1)
 
 
+@pytest.mark.usefixtures("pool")
 def test_case_b10_arrays_of_round_one_stay_unchanged_after_round_two():
     sharding = sharding_of()
     template = jax.ShapeDtypeStruct((4, 6), np.float32, sharding=sharding)
@@ -354,6 +397,7 @@ def test_case_b10_arrays_of_round_one_stay_unchanged_after_round_two():
         jax_patterns.check("w", np.asarray(array), (4, 6), version=version)
 
 
+@pytest.mark.usefixtures("pool")
 def test_case_b18_every_result_is_on_the_devices_of_the_template():
     sharding = sharding_of(P("x"), (6, 7, 4, 5))
     (array,) = received(w=jax.ShapeDtypeStruct((4,), np.int32, sharding=sharding)).to_arrays()
@@ -362,6 +406,7 @@ def test_case_b18_every_result_is_on_the_devices_of_the_template():
     assert array.committed
 
 
+@pytest.mark.usefixtures("pool")
 def test_case_e40_type_and_sharding_of_a_result_agree_inside_jit():
     types = (jax.sharding.AxisType.Explicit,)
     mesh = Mesh(np.array(jax.devices())[[3, 2]], ("new",), axis_types=types)
@@ -380,6 +425,7 @@ def test_case_e40_type_and_sharding_of_a_result_agree_inside_jit():
     assert seen == [("new",)]
 
 
+@pytest.mark.usefixtures("pool")
 def test_scalars_and_empty_arrays_are_received():
     sharding = sharding_of(P())
     memory = received(
@@ -404,6 +450,7 @@ def test_case_c23_64_bit_types_are_not_narrowed():
     assert np.asarray(array).tolist() == [(1 << 40) + 5] * 2
 
 
+@pytest.mark.usefixtures("pool")
 def test_results_can_be_donated_and_deleted_like_any_array():
     sharding = sharding_of()
     memory = received(w=jax.ShapeDtypeStruct((4, 6), np.float32, sharding=sharding))
@@ -419,6 +466,7 @@ def resident_bytes():
     return pages * resource.getpagesize()
 
 
+@pytest.mark.usefixtures("pool")
 def test_memory_is_freed_with_the_arrays():
     template = jax.ShapeDtypeStruct((1 << 22,), np.float32, sharding=sharding_of(P("x")))
 
@@ -435,9 +483,10 @@ def test_memory_is_freed_with_the_arrays():
         receive()
     gc.collect()
     grown = resident_bytes() - before
-    assert grown < 4 * 32 << 20, f"{grown >> 20} MiB of 30 * 32 MiB stayed"
+    assert grown < 8 * 32 << 20, f"{grown >> 20} MiB of 30 * 32 MiB stayed"
 
 
+@pytest.mark.usefixtures("pool")
 def test_weights_that_may_be_missing_start_with_given_values():
     sharding = sharding_of(P("x"))
     kept = jax.device_put(jax_patterns.values("kept", (4,), "float32"), sharding)
@@ -449,8 +498,42 @@ def test_weights_that_may_be_missing_start_with_given_values():
     np.testing.assert_array_equal(np.asarray(got_zero), np.zeros(4))
 
 
+@pytest.mark.usefixtures("pool")
 def test_single_device_results():
     place = SingleDeviceSharding(jax.devices()[6])
     memory = received(w=jax.ShapeDtypeStruct((3,), np.uint8, sharding=place))
     (array,) = memory.to_arrays()
     assert array.sharding == place
+
+
+def test_memory_of_xla_is_clear_and_ready_and_its_arrays_are_nobody_elses(monkeypatch):
+    monkeypatch.setattr("reshard_jax.buffers.is_host_memory", lambda sharding: False)
+    sharding = sharding_of(P())
+    template = {n: jax.ShapeDtypeStruct((64, 8), np.float32, sharding=sharding) for n in "abc"}
+    memory = received(**template)
+    addresses = {buffer.address for buffer in memory.buffers.values()}
+    assert len(addresses) == len(memory.buffers) == 12  # three arrays, four devices
+    for buffer in memory.buffers.values():
+        assert buffer.is_writable
+        assert not array_of_buffer(buffer, np.float32).any()
+    arrays = memory.to_arrays()
+    found = {s.data.unsafe_buffer_pointer() for a in arrays for s in a.addressable_shards}
+    assert found == addresses
+
+
+def test_kept_values_are_copied_into_memory_of_xla_not_shared(monkeypatch):
+    monkeypatch.setattr("reshard_jax.buffers.is_host_memory", lambda sharding: False)
+    kept = jax.device_put(jax_patterns.values("kept", (4, 6), "float32"), sharding_of(P("x")))
+    memory = ReceiveBuffers(description_of({"kept": kept}), {"kept": kept})
+    for buffer in memory.buffers.values():
+        array_of_buffer(buffer, np.float32)[...] = 7
+    (array,) = memory.to_arrays()
+    np.testing.assert_array_equal(np.asarray(array), np.full((4, 6), 7, np.float32))
+    jax_patterns.check("kept", np.asarray(kept), (4, 6))
+
+
+def test_case_c23_memory_of_xla_is_not_narrowed_either(monkeypatch):
+    monkeypatch.setattr("reshard_jax.buffers.is_host_memory", lambda sharding: False)
+    template = jax.ShapeDtypeStruct((2,), np.int64, sharding=sharding_of(P()))
+    with pytest.raises(LayoutError, match="w: JAX narrowed int64 to int32"):
+        received(w=template)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import types
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, Sharding, SingleDeviceSh
 from jax.sharding import PartitionSpec as P  # noqa: E402
 
 from reshard import BoxLayout, Layout, LayoutError, Replicate, Shard, UnsupportedError  # noqa: E402
+from reshard_jax.compat import is_host_memory  # noqa: E402
 from reshard_jax.layout import LayoutTable, check_supported  # noqa: E402
 from reshard_jax.ranks import Ranks  # noqa: E402
 
@@ -246,22 +248,55 @@ def test_host_memory_kinds_are_accepted():
 
 
 class OnAccelerator(HalfAndHalf):
-    """Two devices that are no CPUs; only what is asked of them."""
+    """A sharding over devices that are not here; only what is asked of them."""
 
-    class Device:
-        platform = "gpu"
-
-        def __repr__(self):
-            return "GpuDevice(id=0)"
+    def __init__(self, platform, version="", kind="device"):
+        client = types.SimpleNamespace(platform_version=version)
+        self._device = types.SimpleNamespace(platform=platform, client=client)
+        self._kind = kind
 
     @property
     def device_set(self):
-        return {self.Device()}
+        return {Hashable(self._device)}
+
+    @property
+    def memory_kind(self):
+        return self._kind
 
 
-def test_device_memory_of_accelerators_is_refused_with_the_way_out():
-    with pytest.raises(UnsupportedError, match="with_memory_kind\\('pinned_host'\\)"):
-        check_supported(OnAccelerator())
+class Hashable:
+    def __init__(self, device):
+        self.platform, self.client = device.platform, device.client
+
+
+def test_memory_of_nvidia_gpus_is_accepted():
+    for platform in ("gpu", "cuda"):
+        sharding = OnAccelerator(platform, "PJRT C API\ncuda 12080")
+        check_supported(sharding)
+        assert not is_host_memory(sharding)
+
+
+@pytest.mark.parametrize(
+    ("platform", "version", "name"),
+    [
+        ("tpu", "", "'tpu'"),
+        ("METAL", "", "'METAL'"),
+        ("gpu", "rocm 60000", r"'AMD GPU \(ROCm\)'"),
+    ],
+)
+def test_other_memory_is_refused_with_its_platform_and_the_way_out(platform, version, name):
+    with pytest.raises(
+        UnsupportedError, match=rf"memory of platform {name}; .*with_memory_kind\('pinned_host'\)"
+    ):
+        check_supported(OnAccelerator(platform, version))
+
+
+@pytest.mark.parametrize("platform", ["gpu", "tpu"])
+@pytest.mark.parametrize("kind", ["pinned_host", "unpinned_host"])
+def test_host_memory_of_accelerators_is_accepted(platform, kind):
+    sharding = OnAccelerator(platform, kind=kind)
+    check_supported(sharding)
+    assert is_host_memory(sharding)
 
 
 def test_each_distinct_sharding_is_verified_once(monkeypatch):
@@ -315,7 +350,7 @@ def test_ranks_number_the_devices_of_all_processes():
     assert ranks.local == tuple(range(ranks.size))
     assert (ranks.process, ranks.num_processes) == (0, 1)
     with pytest.raises(LayoutError, match="not one of the 8 devices of this job"):
-        ranks.of(OnAccelerator.Device())
+        ranks.of(Hashable(types.SimpleNamespace(platform="gpu", client=None)))
 
 
 def test_permutations_of_four_devices_all_differ():

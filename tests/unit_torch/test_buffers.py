@@ -100,9 +100,68 @@ def test_fake_tensor() -> None:
         buffer_of(tensor, "w")
 
 
+class OnDevice:
+    """Stands in for a tensor on a device that is not here: what `buffer_of` asks of one."""
+
+    def __init__(self, device, **changes):
+        self._host = torch.zeros(6, 4, dtype=torch.bfloat16)[::2]
+        self.device = torch.device(device)
+        self.is_cuda = self.device.type == "cuda"
+        self.__dict__.update(changes)
+
+    def get_device(self):
+        return self.device.index
+
+    def untyped_storage(self):
+        return self
+
+    def nbytes(self):
+        return 48
+
+    def detach(self):
+        return self
+
+    def __getattr__(self, name):
+        return getattr(self._host, name)
+
+
+def test_a_cuda_tensor_is_taken_by_its_address_and_ordinal() -> None:
+    tensor = OnDevice("cuda:3", data_ptr=lambda: 0x7F00_0000_0200)
+    buffer = buffer_of(tensor)
+    assert (buffer.address, buffer.device) == (0x7F00_0000_0200, 3)
+    assert (buffer.shape, buffer.strides, str(buffer.dtype)) == ((3, 4), (16, 2), "bfloat16")
+    assert buffer.is_writable and buffer.owner is tensor
+
+
+def test_a_cuda_tensor_without_elements_is_nowhere() -> None:
+    assert buffer_of(OnDevice("cuda:3", numel=lambda: 0, shape=(0, 4))).device is None
+
+
+def test_host_tensors_have_no_device() -> None:
+    assert buffer_of(torch.zeros(3)).device is None
+
+
+@pytest.mark.parametrize("device", ["mps:0", "xpu:1", "hpu:0", "privateuseone:0"])
+def test_other_devices_are_refused_by_name(device) -> None:
+    kind = device.split(":")[0]
+    with pytest.raises(
+        UnsupportedError, match=rf"w: is on device {device}; .* that of '{kind}' is not\. Give"
+    ):
+        buffer_of(OnDevice(device), "w")
+
+
+def test_gpus_of_amd_are_refused_though_torch_calls_them_cuda(monkeypatch) -> None:
+    monkeypatch.setattr(torch.version, "hip", "6.2.0")
+    with pytest.raises(UnsupportedError, match=r"w: is on cuda:0 of a torch for AMD GPUs"):
+        buffer_of(OnDevice("cuda:0"), "w")
+    assert buffer_of(torch.zeros(3)).device is None
+
+
 @pytest.mark.gpu
 def test_cuda_tensor() -> None:
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
-    with pytest.raises(UnsupportedError, match="NCCL transport is not in this version"):
-        buffer_of(torch.zeros(3, device="cuda"))
+    tensor = torch.zeros(3, 4, device="cuda")[:, ::2]
+    buffer = buffer_of(tensor)
+    assert (buffer.address, buffer.device) == (tensor.data_ptr(), tensor.device.index)
+    assert buffer.strides == (16, 8)

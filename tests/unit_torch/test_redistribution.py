@@ -160,3 +160,22 @@ def test_buffers_of_modules_move_too(store: dist.HashStore) -> None:
     for name, value in src.state_dict().items():
         assert torch.equal(dst.state_dict()[name], value), name
     assert dst.num_batches_tracked.item() == 1
+
+
+def test_tensors_that_moved_to_another_memory_need_a_new_one(
+    store: dist.HashStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    src = _placed(filled("w", (4, 6)))
+    dst = _placed(torch.zeros_like(src.to_local()))
+    with Redistribution(src, dst) as plan:
+        plan.run()
+        monkeypatch.setattr("reshard_torch.redistribution.devices_of", lambda *sides: {0: 1})
+        with pytest.raises(LayoutError, match="tensors of rank 0 are in other memory than when"):
+            plan.run()
+
+
+def test_a_transport_that_does_not_exist_is_refused(store: dist.HashStore) -> None:
+    src = _placed(filled("w", (4, 6)))
+    dst = _placed(torch.zeros_like(src.to_local()))
+    with pytest.raises(LayoutError, match="transport='ucx' is none of 'auto', 'shm', 'nccl'"):
+        reshard_torch.redistribute(src, dst, transport="ucx")  # type: ignore[arg-type]

@@ -110,6 +110,40 @@ RESHARD_API int32_t reshard_cuda_num_devices(const reshard_cuda* cuda);
 /* As reshard_nccl_path. */
 RESHARD_API const char* reshard_cuda_path(const reshard_cuda* cuda);
 
+/* ---- kernels ----------------------------------------------------------------------------------
+ */
+
+/* The kernels that pack, unpack, zero and fingerprint on a GPU, compiled for one architecture. */
+typedef struct reshard_kernels reshard_kernels;
+
+/* The whole text that is compiled: it includes no header. Static memory. */
+RESHARD_API const char* reshard_kernels_source(void);
+
+/* Opens NVRTC, CUDA's run-time compiler, by path or name ("libnvrtc.so.12") and says its version:
+ * 12090 for 12.9. The file stays open until the process ends; no GPU is needed.
+ * Errors: INVALID_ARGUMENT; UNSUPPORTED saying what is missing. */
+RESHARD_API reshard_status reshard_nvrtc_version(const char* nvrtc, int32_t* version);
+
+/* Compiles the kernels for an architecture such as "sm_90" with the NVRTC of that path or name.
+ * Takes seconds. Errors: INVALID_ARGUMENT; UNSUPPORTED saying what is missing, or that this NVRTC
+ * does not know the architecture; INTERNAL with what the compiler says. */
+RESHARD_API reshard_status reshard_kernels_compile(const char* nvrtc, const char* arch,
+                                                   reshard_kernels** kernels);
+
+/* Frees a handle; NULL is allowed. */
+RESHARD_API void reshard_kernels_destroy(reshard_kernels* kernels);
+
+/* The machine code (a cubin); lives as long as the handle. Any thread. */
+RESHARD_API const void* reshard_kernels_image(const reshard_kernels* kernels);
+
+/* Its bytes. Any thread. */
+RESHARD_API uint64_t reshard_kernels_image_size(const reshard_kernels* kernels);
+
+/* What the compiler says of each kernel: registers, spills, shared memory. As
+ * reshard_kernels_image.
+ */
+RESHARD_API const char* reshard_kernels_log(const reshard_kernels* kernels);
+
 /* ---- program --------------------------------------------------------------------------------- */
 
 /* What one process sends, receives and zero-fills in a run. Immutable after creation, except that
@@ -132,7 +166,15 @@ typedef struct reshard_communicator reshard_communicator;
  * zeros:      rows of 4 + 2 * ndim: buffer, offset_bytes, element_size, ndim, sizes, strides in
  *             bytes. Zero-filled in every run.
  * extents:    rows of 2, one per buffer: low, high. Operations and zeros of that buffer touch only
- *             bytes [low, high) from its pointer; anything else is refused at creation. */
+ *             bytes [low, high) from its pointer; anything else is refused at creation.
+ *
+ * A program moves either in chunks (num_rounds 0, over a communicator of shared memory or none) or
+ * in rounds (over one of NCCL). With rounds:
+ * hops:       one value per stream: 0 where it is read from what a source holds, else how many
+ *             transfers must have brought it to the sending rank. Streams of one pair of ranks and
+ *             different hops are different streams. Hop h of round k is in slot k + h.
+ * spans:      rows of 3, one per operation: start, stop, total: it moves evenly from start / total
+ *             to stop / total of all rounds. The same on both ends. */
 typedef struct reshard_program_tables {
   uint64_t size;
   const int64_t* streams;
@@ -145,6 +187,12 @@ typedef struct reshard_program_tables {
   uint64_t extents_length;
   int64_t num_buffers;
   int64_t chunk_bytes; /* largest message, 16..2^30; the same on both ends of every stream */
+  const int64_t* hops;
+  uint64_t hops_length;
+  const int64_t* spans;
+  uint64_t spans_length;
+  int64_t num_rounds; /* 0..2^20; above 0 for GPUs; the same on all processes */
+  int64_t num_groups; /* with rounds 1..2^20: of messages in a slot, by pairs of ranks; likewise */
 } reshard_program_tables;
 
 /* What a program moves per run. Bytes are wire bytes. */
@@ -159,13 +207,27 @@ typedef struct reshard_program_info {
   int64_t bytes_local;
 } reshard_program_info;
 
+/* With rounds, the caller names the stream that its work on each local rank's GPU is on, ascending
+ * by rank: the run begins after what is queued there by then, and later work there waits for the
+ * run. */
 typedef struct reshard_run_options {
   uint64_t size;
-  uint64_t run_id;     /* the same on all processes of a run, new for each run */
-  int64_t timeout_ns;  /* from reshard_program_begin to the end of the run; > 0 */
-  int32_t num_threads; /* threads that may copy, 1..256; kept until the program is destroyed */
-  int32_t reserved;    /* 0 */
+  uint64_t run_id;         /* the same on all processes of a run, new for each run */
+  int64_t timeout_ns;      /* from reshard_program_begin to the end of the run; > 0 */
+  int32_t num_threads;     /* threads that may copy, 1..256; kept until the program is destroyed */
+  int32_t reserved;        /* 0 */
+  const uint64_t* streams; /* CUDA streams, see above; NULL: the default stream of each GPU */
+  uint64_t num_streams;    /* as many as local ranks, or 0 */
 } reshard_run_options;
+
+/* What the local ranks of a process do in rounds. */
+typedef struct reshard_rounds_info {
+  uint64_t size;
+  int64_t staging_bytes; /* of the rank that needs most */
+  int64_t num_slots;     /* in which this process has something to do */
+  int64_t num_messages;  /* sent and received */
+  int64_t largest_group; /* messages that one rank posts together */
+} reshard_rounds_info;
 
 typedef struct reshard_run_stats {
   uint64_t size;
@@ -191,6 +253,15 @@ RESHARD_API void reshard_program_destroy(reshard_program* program);
 /* Fills `info`. Any thread may call it at any time. */
 RESHARD_API reshard_status reshard_program_describe(const reshard_program* program,
                                                     reshard_program_info* info);
+
+/* Fills `info` for a program with rounds. Any thread.
+ *   ranks:   of this process, ascending.
+ *   domains: of every rank from 0 on, or NULL: ranks of one domain have a channel of their own. */
+RESHARD_API reshard_status reshard_program_describe_rounds(const reshard_program* program,
+                                                           const int64_t* ranks, uint64_t num_ranks,
+                                                           const int64_t* domains,
+                                                           uint64_t num_domains,
+                                                           reshard_rounds_info* info);
 
 /* Starts a run: from here until the run is over the program, the communicator, the buffers and the
  * memory behind them are in use. Returns at once; reshard_program_progress moves the bytes.
@@ -244,6 +315,40 @@ typedef struct reshard_shm_options {
 RESHARD_API reshard_status reshard_communicator_create_shm(const reshard_shm_options* options,
                                                            reshard_communicator** communicator);
 
+enum { RESHARD_NCCL_ID_BYTES = 128 };
+
+/* Writes what names a new NCCL communicator, RESHARD_NCCL_ID_BYTES bytes, for one process to give
+ * to all. Errors: SYSTEM with NCCL's words. */
+RESHARD_API reshard_status reshard_nccl_make_id(const reshard_nccl* nccl, void* id);
+
+/* A communicator over NCCL: ranks with a GPU each. All but the fields of local ranks is the same on
+ * all processes, and NCCL's version as well. Where `images` or an entry of it is NULL, the driver
+ * alone copies: it cannot cast or add up fingerprints. */
+typedef struct reshard_nccl_options {
+  uint64_t size;
+  const reshard_nccl* nccl; /* may be destroyed after the call, and so may `cuda` */
+  const reshard_cuda* cuda;
+  const void* id;       /* from reshard_nccl_make_id of one process */
+  const int64_t* ranks; /* of all processes, ascending; they may leave out numbers */
+  uint64_t num_ranks;
+  const int64_t* local_ranks; /* of this process, ascending */
+  const int32_t* devices;     /* GPU of each */
+  const void* const* images;  /* compiled kernels of each, see above */
+  const uint64_t* image_sizes;
+  uint64_t num_local_ranks;
+  const int64_t* domains; /* of each of `ranks`; NULL: no exchange inside domains */
+} reshard_nccl_options;
+
+/* Makes this process's end; does not wait for anybody.
+ * Errors: INVALID_ARGUMENT; SYSTEM with CUDA's words. */
+RESHARD_API reshard_status reshard_communicator_create_nccl(const reshard_nccl_options* options,
+                                                            reshard_communicator** communicator);
+
+/* "sm_90" for a GPU of this machine, at most 15 characters and a zero.
+ * Errors: INVALID_ARGUMENT for a device that there is not; SYSTEM. */
+RESHARD_API reshard_status reshard_cuda_architecture(const reshard_cuda* cuda, int32_t device,
+                                                     char name[16]);
+
 /* Pairs up with all peers. Goes on for about `slice_ns`; IN_PROGRESS: call again. `timeout_ns`
  * counts from the first call. Errors: TIMEOUT naming who is missing, PROTOCOL when a peer is set up
  * differently, PEER_LOST, ABORTED. After an error only destroy is useful. */
@@ -277,6 +382,16 @@ RESHARD_API void reshard_communicator_destroy(reshard_communicator* communicator
 RESHARD_API reshard_status reshard_fingerprint(const int64_t* regions, uint64_t regions_length,
                                                void* const* buffers, uint64_t num_buffers,
                                                uint64_t* sums, uint64_t num_slots);
+
+/* The same for regions in the memory of the GPUs of this process's ranks, which a communicator over
+ * NCCL knows; waits for them. The memory must be complete as seen from the host.
+ * Errors: as reshard_fingerprint; UNSUPPORTED without compiled kernels; TIMEOUT; SYSTEM. */
+RESHARD_API reshard_status reshard_communicator_fingerprint(reshard_communicator* communicator,
+                                                            const int64_t* regions,
+                                                            uint64_t regions_length,
+                                                            void* const* buffers,
+                                                            uint64_t num_buffers, uint64_t* sums,
+                                                            uint64_t num_slots, int64_t timeout_ns);
 
 #ifdef __cplusplus
 } /* extern "C" */

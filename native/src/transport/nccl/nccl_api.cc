@@ -10,10 +10,10 @@ template <typename Function>
 void set(const SharedLibrary& library, Function** pointer, const char* symbol, int since) {
   void* address = library.find(symbol);
   if (address == nullptr) {
-    throw Error(StatusCode::kUnsupported,
-                text(library.path(), " has no function ", symbol, ", which NCCL has since ",
-                     nccl_version_text(since), ". Install nvidia-nccl-cu12 anew, or name another "
-                     "file."));
+    throw Error(StatusCode::kUnsupported, text(library.path(), " has no function ", symbol,
+                                               ", which NCCL has since ", nccl_version_text(since),
+                                               ". Install nvidia-nccl-cu12 anew, or name another "
+                                               "file."));
   }
   *pointer = reinterpret_cast<Function*>(address);
 }
@@ -46,6 +46,18 @@ NcclApi::NcclApi(const std::string& name) : library_(name) {
   set(library_, &functions_.GroupEnd, "ncclGroupEnd", 2000);
   set(library_, &functions_.Send, "ncclSend", 2700);
   set(library_, &functions_.Recv, "ncclRecv", 2700);
+}
+
+NcclUniqueId NcclApi::make_id() const {
+  NcclUniqueId id{};
+  const int result = functions_.GetUniqueId(&id);
+  if (result != kNcclSuccess) {
+    throw Error(StatusCode::kSystem,
+                text("NCCL ", nccl_version_text(version_), " makes no id for a communicator: ",
+                     functions_.GetErrorString(result), ", ", functions_.GetLastError(nullptr),
+                     ". NCCL_SOCKET_IFNAME chooses the network that it meets on."));
+  }
+  return id;
 }
 
 std::string nccl_version_text(int version) {

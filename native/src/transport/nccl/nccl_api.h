@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 
 #include "shared_library.h"
@@ -20,9 +21,29 @@ struct NcclUniqueId {
   char internal[128];
 };
 
-struct NcclConfig;
+constexpr int kNcclUndefined = std::numeric_limits<int>::min();
+
+// The first fields of ncclConfig_t. NCCL copies as many as `size` says and takes its own defaults
+// for fields that are younger than `version`.
+struct NcclConfig {
+  std::size_t size = 48;
+  unsigned magic = 0xCAFEBEEFU;
+  unsigned version = 21800;
+  int blocking = 0;
+  int cga_cluster_size = kNcclUndefined;
+  int min_ctas = kNcclUndefined;
+  int max_ctas = kNcclUndefined;
+  const char* net_name = nullptr;
+  int split_share = kNcclUndefined;
+};
+static_assert(sizeof(NcclConfig) == 48 && offsetof(NcclConfig, split_share) == 40);
 
 constexpr int kNcclSuccess = 0;
+constexpr int kNcclInvalidUsage = 5;
+constexpr int kNcclRemoteError = 6;
+constexpr int kNcclInProgress = 7;
+constexpr int kNcclUint8 = 1;
+constexpr int kNcclSplitNoColor = -1;
 constexpr int kMinNcclVersion = 21800;
 
 using NcclStream = struct CudaOpaqueStream*;
@@ -56,6 +77,10 @@ class NcclApi {
 
   const std::string& path() const { return library_.path(); }
   int version() const { return version_; }
+
+  // What names a new communicator. Throws kSystem.
+  NcclUniqueId make_id() const;
+
   const NcclFunctions& functions() const { return functions_; }
 
  private:

@@ -10,8 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "transport/channel_transport.h"
 #include "transport/shm/control_page.h"
-#include "transport/transport.h"
 
 namespace reshard {
 

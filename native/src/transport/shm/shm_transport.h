@@ -14,16 +14,16 @@
 #include <string>
 #include <vector>
 
+#include "transport/channel_transport.h"
 #include "transport/shm/connector.h"
 #include "transport/shm/life_sign.h"
 #include "transport/shm/ring.h"
 #include "transport/shm/session.h"
 #include "transport/shm/shared_memory.h"
-#include "transport/transport.h"
 
 namespace reshard {
 
-class ShmTransport final : public Transport, public RingObserver {
+class ShmTransport final : public ChannelTransport, public RingObserver {
  public:
   // Makes the segment and starts to listen.
   explicit ShmTransport(ShmConfig config);

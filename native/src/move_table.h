@@ -1,0 +1,58 @@
+// The table of a launch of the device kernels: many boxes, one launch.
+#ifndef RESHARD_NATIVE_SRC_MOVE_TABLE_H_
+#define RESHARD_NATIVE_SRC_MOVE_TABLE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/move_record.h"
+#include "program.h"
+
+namespace reshard {
+
+// Boxes to pack, to unpack or to zero. Packing and unpacking need the same table; it is the kernel
+// that goes one way or the other. Not thread-safe, `words` included.
+class MoveTable {
+ public:
+  static constexpr std::uint32_t kStaging = kernels::kStaging;
+
+  // Adds elements [segment.first, +count) of the operation, which are at `message_offset` bytes
+  // from the message; or, where `message_buffer` is not kStaging, from addresses[message_buffer].
+  // There they are dense and of the operation's wire dtype. Throws kUnsupported when the table
+  // would have 2**32 tiles, which is above 2**44 bytes, or as many words.
+  void add(const Operation& operation, const Segment& segment, std::int64_t message_offset,
+           std::uint32_t message_buffer = kStaging);
+
+  // Adds a region for reshard_zero; such a table holds nothing else.
+  void add_zero(const ZeroRegion& region);
+
+  // What is uploaded as `table`; valid until the table changes.
+  const std::vector<std::uint64_t>& words() const;
+
+  std::uint32_t num_moves() const { return static_cast<std::uint32_t>(entries_.size()); }
+  std::uint32_t num_tiles() const { return static_cast<std::uint32_t>(num_tiles_); }
+  bool empty() const { return entries_.empty(); }
+  void clear();
+
+ private:
+  struct Entry {
+    std::uint32_t first_tile;
+    std::uint32_t record;  // its place in records_
+  };
+  struct Box;
+
+  void add_box(Box& box);
+  void add_record(const kernels::Shape& shape, const Box& box, std::uint64_t run,
+                  std::uint64_t block, std::uint64_t num_tiles);
+  void add_rows(Box& box, kernels::MoveKind kind, std::int64_t run, std::int64_t unit);
+  bool add_transpose(Box& box, std::int64_t unit);
+
+  std::vector<Entry> entries_;
+  std::vector<std::uint64_t> records_;
+  std::uint64_t num_tiles_ = 0;
+  mutable std::vector<std::uint64_t> words_;  // made of the two when asked for
+};
+
+}  // namespace reshard
+
+#endif  // RESHARD_NATIVE_SRC_MOVE_TABLE_H_

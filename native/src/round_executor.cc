@@ -1,0 +1,329 @@
+#include "round_executor.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "clock.h"
+#include "status.h"
+
+namespace reshard {
+namespace {
+
+// How often the GPUs are asked when there is nothing else to do.
+constexpr std::chrono::microseconds kPollInterval{50};
+
+// How long a failed run waits for what it has queued; NCCL's kernels leave soon after an abort.
+constexpr std::int64_t kDrainNs = 500'000'000;
+
+// Keeps workers whose queued work does not end: freeing their memory could hand it to somebody else
+// while a kernel still writes to it.
+void keep_for_ever(std::unique_ptr<GpuWorker> worker) {
+  static std::mutex& mutex = *new std::mutex;
+  static auto& kept = *new std::vector<std::unique_ptr<GpuWorker>>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  kept.push_back(std::move(worker));
+}
+
+}  // namespace
+
+RoundExecutor::~RoundExecutor() { drain_workers(); }
+
+void RoundExecutor::begin(std::shared_ptr<GroupTransport> transport, void* const* buffers,
+                          std::size_t num_buffers, const RunOptions& options) {
+  if (is_running_) {
+    throw Error(StatusCode::kInvalidState,
+                "program: a run is under way. Finish or cancel it before the next one.");
+  }
+  check_options(options);
+  set_buffers(buffers, num_buffers);
+  if (!transport->try_use()) {
+    throw Error(StatusCode::kInvalidState,
+                "communicator: another run is under way on it. Use one communicator per concurrent "
+                "run.");
+  }
+  transport_ = std::move(transport);
+  options_ = options;
+  start_ns_ = monotonic_ns();
+  deadline_ns_ = deadline_of(start_ns_, options.timeout_ns);
+  wait_ns_ = 0;
+  slot_ = num_over_ = next_group_ = 0;
+  step_ = Step::kPack;
+  is_queued_ = false;
+  try {
+    transport_->check();
+    bind(*transport_);
+    begin_workers();
+  } catch (const Error& error) {
+    const bool is_refused =
+        error.code() == StatusCode::kInvalidArgument || error.code() == StatusCode::kUnsupported;
+    if (is_refused) {
+      end_run();
+    } else {
+      fail(error);
+    }
+    throw;
+  }
+  is_running_ = true;
+}
+
+void RoundExecutor::set_buffers(void* const* buffers, std::size_t num_buffers) {
+  if (num_buffers != program_.num_buffers) {
+    throw Error(StatusCode::kInvalidArgument, text("program: ", num_buffers, " buffers given but ",
+                                                   program_.num_buffers, " needed."));
+  }
+  addresses_.resize(num_buffers);
+  for (std::size_t i = 0; i < num_buffers; ++i) {
+    addresses_[i] = reinterpret_cast<CudaAddress>(buffers[i]);
+    if (addresses_[i] == 0 && program_.buffer_is_used[i]) {
+      throw Error(StatusCode::kInvalidArgument,
+                  text("program: buffer ", i, " is null but operations refer to it."));
+    }
+  }
+}
+
+// Makes the workers, once per transport.
+void RoundExecutor::bind(const GroupTransport& transport) {
+  if (bound_transport_ == transport.id()) return;
+  if (!transport.is_connected()) {
+    throw Error(StatusCode::kInvalidState,
+                "communicator: not connected. Call connect on every process first.");
+  }
+  if (program_.num_rounds == 0) {
+    throw Error(StatusCode::kInvalidArgument,
+                "program: it has no rounds, and GPUs move bytes in rounds. Give num_rounds, hops "
+                "and spans.");
+  }
+  workers_.clear();
+  bound_transport_ = 0;
+  const std::vector<GpuRank>& locals = transport.local_ranks();
+  std::vector<std::int64_t> ranks;
+  for (const GpuRank& each : locals) ranks.push_back(each.rank);
+  const auto shares_domain = [&](std::int64_t a, std::int64_t b) {
+    return transport.shares_domain(a, b);
+  };
+  schedule_ = make_round_schedule(program_, ranks, shares_domain);
+  for (std::size_t i = 0; i < locals.size(); ++i) {
+    workers_.push_back(std::make_unique<GpuWorker>(program_, schedule_.ranks[i], locals[i], i));
+  }
+  bound_transport_ = transport.id();
+}
+
+void RoundExecutor::begin_workers() {
+  if (!options_.streams.empty() && options_.streams.size() != workers_.size()) {
+    throw Error(StatusCode::kInvalidArgument,
+                text("program: ", options_.streams.size(), " streams for ", workers_.size(),
+                     " local ranks; give one for each, or none."));
+  }
+  for (const auto& worker : workers_) worker->check_places(addresses_);
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    workers_[i]->begin(addresses_, caller_stream(i));
+  }
+  for (const ZeroRegion& region : program_.zero_regions) {
+    workers_[worker_of(region.buffer)]->fill_zero(region, addresses_[region.buffer]);
+  }
+}
+
+CudaStream RoundExecutor::caller_stream(std::size_t worker) const {
+  return options_.streams.empty() ? nullptr
+                                  : reinterpret_cast<CudaStream>(options_.streams[worker]);
+}
+
+// The worker on whose device a buffer lies.
+std::size_t RoundExecutor::worker_of(std::uint32_t buffer) const {
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    if (workers_[i]->device().ordinal_of(addresses_[buffer]) == workers_[i]->device().ordinal()) {
+      return i;
+    }
+  }
+  throw Error(StatusCode::kInvalidArgument,
+              text("program: buffer ", buffer, " lies on no GPU of this process's ranks."));
+}
+
+bool RoundExecutor::progress(std::int64_t slice_ns) {
+  if (!is_running_) {
+    throw Error(StatusCode::kInvalidState, "program: no run is under way. Begin one first.");
+  }
+  try {
+    const std::int64_t begin = monotonic_ns();
+    for (;;) {
+      const bool moved = step();
+      const std::int64_t now = monotonic_ns();
+      if (!moved && is_queued_ && std::all_of(workers_.begin(), workers_.end(), [](const auto& w) {
+            return w->is_finished();
+          })) {
+        finish(now);
+        end_run();
+        return true;
+      }
+      if (now >= deadline_ns_) throw_timeout();
+      if (moved && (slice_ns == 0 || now - begin < slice_ns)) continue;
+      transport_->check();
+      if (now - begin >= slice_ns) return false;
+      std::this_thread::sleep_for(kPollInterval);
+      wait_ns_ += monotonic_ns() - now;
+    }
+  } catch (const Error& error) {
+    fail(error);
+    throw;
+  } catch (const std::exception& error) {
+    fail(Error(StatusCode::kInternal, error.what()));
+    throw;
+  }
+}
+
+// Queues what can be queued without waiting; returns whether it got on.
+bool RoundExecutor::step() {
+  bool moved = false;
+  while (num_over_ < slot_ && all_over(num_over_)) {
+    ++num_over_;
+    moved = true;
+  }
+  if (slot_ < schedule_.slots.size()) {
+    if (slot_ - num_over_ >= GpuWorker::kSlotsInFlight) return moved;
+    return step_slot() || moved;
+  }
+  if (!is_queued_) {
+    for (std::size_t i = 0; i < workers_.size(); ++i) workers_[i]->end(caller_stream(i));
+    is_queued_ = true;
+    return true;
+  }
+  return moved;
+}
+
+bool RoundExecutor::all_over(std::size_t slot) const {
+  return std::all_of(workers_.begin(), workers_.end(),
+                     [slot](const auto& worker) { return worker->is_over(slot); });
+}
+
+bool RoundExecutor::step_slot() {
+  switch (step_) {
+    case Step::kPack:
+      for (const auto& worker : workers_) worker->pack(slot_);
+      channel_ = Channel::kNetwork;
+      enter_channel();
+      return true;
+    case Step::kExchange:
+      if (post_next_group()) return true;
+      leave_channel();
+      return true;
+    case Step::kPosted:
+      if (!transport_->is_posted(channel_)) return false;
+      step_ = Step::kExchange;
+      return true;
+    case Step::kUnpack:
+      for (const auto& worker : workers_) worker->unpack(slot_);
+      ++slot_;
+      step_ = Step::kPack;
+      return true;
+  }
+  return false;
+}
+
+void RoundExecutor::enter_channel() {
+  std::set<std::int64_t> numbers;
+  for (const auto& worker : workers_) {
+    worker->begin_exchange(channel_, slot_);
+    for (const MessageGroup& group : worker->part(channel_, slot_).groups) {
+      numbers.insert(group.number);
+    }
+  }
+  numbers_.assign(numbers.begin(), numbers.end());
+  next_group_ = 0;
+  step_ = Step::kExchange;
+}
+
+// The groups of all workers with the next number, as one.
+bool RoundExecutor::post_next_group() {
+  if (next_group_ == numbers_.size()) return false;
+  messages_.clear();
+  for (const auto& worker : workers_) {
+    worker->add_messages(channel_, slot_, numbers_[next_group_], messages_);
+  }
+  ++next_group_;
+  transport_->post(channel_, messages_);
+  step_ = Step::kPosted;
+  return true;
+}
+
+// The domains exchange what earlier slots brought while the network brings more, so unpacking what
+// this slot's network brings is queued after both.
+void RoundExecutor::leave_channel() {
+  for (const auto& worker : workers_) worker->end_exchange(channel_, slot_);
+  if (channel_ == Channel::kNetwork) {
+    channel_ = Channel::kDomain;
+    enter_channel();
+  } else {
+    step_ = Step::kUnpack;
+  }
+}
+
+void RoundExecutor::throw_timeout() const {
+  std::string message =
+      text("the run took longer than ", static_cast<double>(options_.timeout_ns) / 1e9, " s; ",
+           num_over_, " of ", schedule_.slots.size(), " slots are over");
+  std::set<std::int64_t> peers;
+  std::int64_t rank = kNoRank;
+  if (num_over_ < schedule_.slots.size()) {
+    for (const auto& worker : workers_) {
+      if (num_over_ < slot_ && worker->is_over(num_over_)) continue;
+      if (rank == kNoRank) rank = worker->rank();
+      worker->add_peers(num_over_, peers);
+    }
+    message += text(", and slot ", schedule_.slots[num_over_], " waits for ranks");
+    for (const std::int64_t peer : peers) message += text(" ", peer);
+  }
+  throw Error(StatusCode::kTimeout, message + ".", rank,
+              peers.size() == 1 ? *peers.begin() : kNoRank);
+}
+
+void RoundExecutor::finish(std::int64_t now) {
+  stats_ = RunStats{};
+  stats_.bytes_sent = schedule_.bytes_sent;
+  stats_.bytes_received = schedule_.bytes_received;
+  stats_.bytes_local = schedule_.bytes_local;
+  stats_.chunks = schedule_.num_messages;
+  stats_.ns_wait = wait_ns_;
+  stats_.ns_total = now - start_ns_;
+  for (const auto& worker : workers_) {
+    stats_.peak_staging_bytes = std::max(stats_.peak_staging_bytes, worker->staging_bytes());
+  }
+}
+
+void RoundExecutor::cancel(const std::string& reason) {
+  if (is_running_) fail(Error(StatusCode::kAborted, reason));
+}
+
+void RoundExecutor::fail(const Error& error) {
+  transport_->abort(error);
+  transport_->stop();
+  drain_workers();
+  end_run();
+}
+
+// Waits for what is queued, a bounded time, and drops the workers.
+void RoundExecutor::drain_workers() {
+  bound_transport_ = 0;
+  for (const auto& worker : workers_) worker->mark_rest();
+  const std::int64_t deadline = monotonic_ns() + kDrainNs;
+  for (std::unique_ptr<GpuWorker>& worker : workers_) {
+    while (!worker->is_idle() && monotonic_ns() < deadline) {
+      std::this_thread::sleep_for(kPollInterval);
+    }
+    if (!worker->is_idle()) keep_for_ever(std::move(worker));
+  }
+  workers_.clear();
+}
+
+void RoundExecutor::end_run() {
+  is_running_ = false;
+  if (transport_ == nullptr) return;
+  transport_->end_use();
+  transport_.reset();
+}
+
+}  // namespace reshard

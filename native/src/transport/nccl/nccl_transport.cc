@@ -1,0 +1,279 @@
+#include "transport/nccl/nccl_transport.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <thread>
+#include <utility>
+
+#include "clock.h"
+#include "status.h"
+
+namespace reshard {
+namespace {
+
+constexpr int kNetwork = static_cast<int>(Channel::kNetwork);
+constexpr int kDomain = static_cast<int>(Channel::kDomain);
+
+// How often a thread that has nothing else to do asks NCCL whether it has got on.
+constexpr std::chrono::microseconds kPollInterval{50};
+
+// The longest wait for peers that do not take part in closing.
+constexpr std::int64_t kCloseNs = 2'000'000'000;
+
+bool is_fine(int result) { return result == kNcclSuccess || result == kNcclInProgress; }
+
+}  // namespace
+
+NcclTransport::NcclTransport(NcclSetup setup) : setup_(std::move(setup)) {
+  for (std::vector<NcclComm>& each : communicators_) each.resize(setup_.ranks.size());
+  std::map<std::int64_t, std::int64_t> sizes;
+  for (const std::int64_t domain : setup_.domains) domain_numbers_.push_back(sizes[domain]++);
+  for (const std::int64_t domain : setup_.domains) domain_sizes_.push_back(sizes[domain]);
+}
+
+NcclTransport::~NcclTransport() { close(); }
+
+std::ptrdiff_t NcclTransport::place_of(std::int64_t rank) const {
+  const auto place = std::lower_bound(setup_.members.begin(), setup_.members.end(), rank);
+  const bool is_member = place != setup_.members.end() && *place == rank;
+  return is_member ? place - setup_.members.begin() : -1;
+}
+
+bool NcclTransport::has_domain(std::int64_t rank) const {
+  return !domain_sizes_.empty() && domain_sizes_[static_cast<std::size_t>(place_of(rank))] > 1;
+}
+
+// The number of a rank in the communicators of a channel.
+int NcclTransport::number_in(Channel channel, std::int64_t rank) const {
+  const std::ptrdiff_t place = place_of(rank);
+  if (place < 0) {
+    throw Error(StatusCode::kInvalidArgument,
+                text("program: rank ", rank, " is none of the communicator's."), kNoRank, rank);
+  }
+  const bool is_near = channel == Channel::kDomain;
+  return static_cast<int>(is_near ? domain_numbers_[static_cast<std::size_t>(place)] : place);
+}
+
+bool NcclTransport::shares_domain(std::int64_t a, std::int64_t b) const {
+  const std::ptrdiff_t first = place_of(a);
+  const std::ptrdiff_t second = place_of(b);
+  if (domain_sizes_.empty() || first < 0 || second < 0) return false;
+  return setup_.domains[static_cast<std::size_t>(first)] ==
+         setup_.domains[static_cast<std::size_t>(second)];
+}
+
+bool NcclTransport::connect(std::int64_t timeout_ns, std::int64_t slice_ns) {
+  const std::int64_t start = monotonic_ns();
+  if (connect_start_ns_ == 0) connect_start_ns_ = start;
+  try {
+    for (;;) {
+      check_not_aborted();
+      if (advance()) return true;
+      const std::int64_t now = monotonic_ns();
+      if (now - connect_start_ns_ >= timeout_ns) {
+        throw Error(StatusCode::kTimeout,
+                    text("NCCL: not all of the ", setup_.members.size(),
+                         " ranks have joined within ", static_cast<double>(timeout_ns) / 1e9,
+                         " s. A process is missing or "
+                         "cannot be reached; NCCL_DEBUG=INFO says which network it tries."));
+      }
+      if (now - start >= slice_ns) return false;
+      std::this_thread::sleep_for(kPollInterval);
+    }
+  } catch (const Error& error) {
+    abort(error);
+    stop();
+    throw;
+  }
+}
+
+// Goes on with joining; returns whether it is over.
+bool NcclTransport::advance() {
+  switch (stage_) {
+    case Stage::kNew:
+      join();
+      stage_ = Stage::kJoining;
+      return false;
+    case Stage::kJoining:
+      if (!are_settled(communicators_[kNetwork], "joining")) return false;
+      if (!setup_.domains.empty()) split();
+      stage_ = setup_.domains.empty() ? Stage::kConnected : Stage::kSplitting;
+      return is_connected();
+    case Stage::kSplitting: {
+      if (!are_settled(communicators_[kNetwork], "joining the domain")) return false;
+      // The new communicators are known when the old ones are settled, and settle by themselves.
+      for (std::size_t i = 0; i < setup_.ranks.size(); ++i) {
+        if (has_domain(setup_.ranks[i].rank) && communicators_[kDomain][i] == nullptr) return false;
+      }
+      if (!are_settled(communicators_[kDomain], "joining the domain")) return false;
+      stage_ = Stage::kConnected;
+      return true;
+    }
+    case Stage::kConnected:
+      return true;
+    case Stage::kOver:
+      break;
+  }
+  throw Error(StatusCode::kInvalidState, "communicator: used after it was closed.");
+}
+
+void NcclTransport::join() {
+  const NcclFunctions& nccl = setup_.api->functions();
+  check_result(nullptr, nccl.GroupStart(), "starting a group");
+  int failure = kNcclSuccess;
+  for (std::size_t i = 0; i < setup_.ranks.size() && is_fine(failure); ++i) {
+    const GpuDevice::Scope scope(*setup_.ranks[i].device);
+    NcclConfig config;
+    failure = nccl.CommInitRankConfig(&communicators_[kNetwork][i],
+                                      static_cast<int>(setup_.members.size()), setup_.id,
+                                      number_in(Channel::kNetwork, setup_.ranks[i].rank), &config);
+  }
+  const int end = nccl.GroupEnd();
+  check_result(nullptr, failure, "joining");
+  check_result(nullptr, end, "joining");
+}
+
+void NcclTransport::split() {
+  const NcclFunctions& nccl = setup_.api->functions();
+  check_result(nullptr, nccl.GroupStart(), "starting a group");
+  int failure = kNcclSuccess;
+  for (std::size_t i = 0; i < setup_.ranks.size() && is_fine(failure); ++i) {
+    const std::int64_t rank = setup_.ranks[i].rank;
+    const auto place = static_cast<std::size_t>(place_of(rank));
+    const auto domain = static_cast<int>(setup_.domains[place]);
+    const GpuDevice::Scope scope(*setup_.ranks[i].device);
+    NcclConfig config;
+    failure =
+        nccl.CommSplit(communicators_[kNetwork][i], has_domain(rank) ? domain : kNcclSplitNoColor,
+                       static_cast<int>(place), &communicators_[kDomain][i], &config);
+  }
+  const int end = nccl.GroupEnd();
+  check_result(communicators_[kNetwork].front(), failure, "joining the domain");
+  check_result(communicators_[kNetwork].front(), end, "joining the domain");
+}
+
+bool NcclTransport::are_settled(const std::vector<NcclComm>& communicators,
+                                const char* what) const {
+  bool is_settled = true;
+  for (const NcclComm communicator : communicators) {
+    if (communicator == nullptr) continue;
+    int state = kNcclSuccess;
+    const int result = setup_.api->functions().CommGetAsyncError(communicator, &state);
+    check_result(communicator, result, what);
+    check_result(communicator, state, what);
+    is_settled = is_settled && state != kNcclInProgress;
+  }
+  return is_settled;
+}
+
+void NcclTransport::check_result(NcclComm communicator, int result, const char* what) const {
+  if (is_fine(result)) return;
+  const NcclFunctions& nccl = setup_.api->functions();
+  const char* detail = nccl.GetLastError(communicator);
+  const std::string words =
+      text("NCCL ", nccl_version_text(setup_.api->version()), ", ", what, ": ", result, ", ",
+           nccl.GetErrorString(result), detail == nullptr || *detail == '\0' ? "" : "; ",
+           detail == nullptr ? "" : detail, ".");
+  if (result == kNcclRemoteError) {
+    throw Error(StatusCode::kPeerLost, text(words, " A peer died or cannot be reached any more."));
+  }
+  throw Error(StatusCode::kSystem, text(words, " NCCL_DEBUG=INFO says more."));
+}
+
+void NcclTransport::post(Channel channel, const std::vector<GroupMessage>& messages) {
+  const NcclFunctions& nccl = setup_.api->functions();
+  const std::vector<NcclComm>& communicators = communicators_[static_cast<int>(channel)];
+  check_result(nullptr, nccl.GroupStart(), "starting a group");
+  int failure = kNcclSuccess;
+  NcclComm failed = nullptr;
+  for (const GroupMessage& message : messages) {
+    const NcclComm communicator = communicators[message.local];
+    const auto stream = reinterpret_cast<NcclStream>(message.stream);
+    const auto nbytes = static_cast<std::size_t>(message.nbytes);
+    const int peer = number_in(channel, message.peer);
+    void* memory = reinterpret_cast<void*>(message.address);
+    const int result = message.is_send
+                           ? nccl.Send(memory, nbytes, kNcclUint8, peer, communicator, stream)
+                           : nccl.Recv(memory, nbytes, kNcclUint8, peer, communicator, stream);
+    if (is_fine(result)) continue;
+    failure = result;
+    failed = communicator;
+    break;
+  }
+  const int end = nccl.GroupEnd();
+  check_result(failed, failure, "sending and receiving");
+  check_result(failed, end, "sending and receiving");
+}
+
+bool NcclTransport::is_posted(Channel channel) {
+  return are_settled(communicators_[static_cast<int>(channel)], "sending and receiving");
+}
+
+void NcclTransport::check() {
+  check_not_aborted();
+  for (const std::vector<NcclComm>& each : communicators_) {
+    are_settled(each, "sending and receiving");
+  }
+}
+
+void NcclTransport::check_not_aborted() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (reason_) {
+    throw Error(StatusCode::kAborted, reason_->message(), reason_->rank(), reason_->peer());
+  }
+  if (stage_ == Stage::kOver) {
+    throw Error(StatusCode::kInvalidState, "communicator: used after it was closed.");
+  }
+}
+
+// Whether a peer lives is the control plane's to say: NCCL tells nobody who died.
+void NcclTransport::check_peers() { check_not_aborted(); }
+
+void NcclTransport::abort(const Error& reason) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!reason_) reason_ = reason;
+}
+
+void NcclTransport::stop() {
+  stage_ = Stage::kOver;
+  for (std::vector<NcclComm>* each : {&communicators_[kDomain], &communicators_[kNetwork]}) {
+    for (NcclComm& communicator : *each) {
+      if (communicator != nullptr) setup_.api->functions().CommAbort(communicator);
+      communicator = nullptr;
+    }
+  }
+}
+
+void NcclTransport::close() {
+  const bool is_whole = stage_ == Stage::kConnected && !reason_;
+  if (is_whole) {
+    finalize(communicators_[kDomain]);
+    finalize(communicators_[kNetwork]);
+  }
+  stop();
+}
+
+// Destroys communicators whose peers take part; leaves the others to be aborted.
+void NcclTransport::finalize(std::vector<NcclComm>& communicators) {
+  const NcclFunctions& nccl = setup_.api->functions();
+  const std::int64_t deadline = monotonic_ns() + kCloseNs;
+  for (const NcclComm communicator : communicators) {
+    if (communicator != nullptr && !is_fine(nccl.CommFinalize(communicator))) return;
+  }
+  for (NcclComm& communicator : communicators) {
+    int state = kNcclInProgress;
+    while (communicator != nullptr && state == kNcclInProgress) {
+      if (nccl.CommGetAsyncError(communicator, &state) != kNcclSuccess) return;
+      if (state == kNcclInProgress) {
+        if (monotonic_ns() >= deadline) return;
+        std::this_thread::sleep_for(kPollInterval);
+      }
+    }
+    if (communicator == nullptr || state != kNcclSuccess) continue;
+    nccl.CommDestroy(communicator);
+    communicator = nullptr;
+  }
+}
+
+}  // namespace reshard

@@ -1,0 +1,78 @@
+"""What NCCL needs on this machine, and what of it is missing."""
+
+from __future__ import annotations
+
+from reshard.environment import nccl_must_block
+from reshard.errors import UnsupportedError
+from reshard.nccl_choice import NcclOffer, nccl_version_text
+from reshard.nccl_copies import (
+    MIN_NCCL_VERSION,
+    find_nccl,
+    nccl_offers,
+    warn_once,
+    where_nccl_was_sought,
+)
+
+__all__ = ["check_nccl", "nccl_here"]
+
+
+def nccl_here() -> tuple[tuple[NcclOffer, ...], str]:
+    """Returns the copies that this process offers, and why it cannot use NCCL, empty if it can.
+
+    Loads the CUDA driver; makes no context on a GPU.
+    """
+    if nccl_must_block():
+        warn_once(
+            "NCCL_COMM_BLOCKING=1 makes calls of NCCL block, so that a refit whose peer is lost "
+            "may not end at its deadline. Unset it."
+        )
+    problems = []
+    offers: tuple[NcclOffer, ...] = ()
+    try:
+        offers = nccl_offers()
+        if not offers:
+            problems.append(_no_copy())
+    except UnsupportedError as error:
+        problems.append(f"RESHARD_NCCL_LIBRARY: {str(error).rstrip('.')}")
+    driver = _driver_problem()
+    if driver:
+        problems.append(driver)
+    if not problems:
+        return offers, ""
+    remedies = ["Install nvidia-nccl-cu12 (nvidia-nccl-cu13 with CUDA 13)"] if not offers else []
+    remedies += ["run where a GPU and its driver are visible"] if driver else []
+    remedies += ["choose transport='shm', with the weights in host memory"]
+    remedy = ", or ".join(remedies)
+    text = f"cannot use NCCL: {'; '.join(problems)}. {remedy[0].upper()}{remedy[1:]}."
+    return offers, text
+
+
+def check_nccl() -> None:
+    """Checks that this process can use NCCL.
+
+    Raises:
+        UnsupportedError: naming everything that is missing, and where it was looked for.
+    """
+    problem = nccl_here()[1]
+    if problem:
+        raise UnsupportedError(problem)
+
+
+def _no_copy() -> str:
+    paths = [copy.path for copy in find_nccl()]
+    if not paths:
+        return f"libnccl.so.2 not found ({where_nccl_was_sought()})"
+    oldest = nccl_version_text(MIN_NCCL_VERSION)
+    return f"{', '.join(paths)} cannot be loaded or is older than NCCL {oldest}"
+
+
+def _driver_problem() -> str:
+    from reshard._native_libraries import CudaLibrary
+
+    try:
+        num_devices = CudaLibrary().num_devices
+    except UnsupportedError as error:
+        return str(error).rstrip(".")
+    if num_devices == 0:
+        return "the driver in libcuda.so.1 sees no GPU (CUDA_VISIBLE_DEVICES may hide it)"
+    return ""
