@@ -78,7 +78,7 @@ BIN := .venv/bin
 NATIVE_SOURCES := pyproject.toml $(shell find native -type f -not -path '*/build/*')
 
 .venv/.requirements: tests/requirements.txt | check-python
-	@echo "setting up .venv (PyTorch, JAX and the tools; 2 GB, one to two minutes)"
+	@echo "setting up .venv (PyTorch, JAX, NCCL and the tools; 2.5 GB, one to two minutes)"
 	@test -x .venv/bin/pip || $(PYTHON) -m venv .venv
 	@.venv/bin/pip install -qq -r $<
 	@touch $@
@@ -98,13 +98,42 @@ WORKERS ?= 2
 
 .PHONY: test test-unit test-processes
 test: build native-test ## Run all tests that need no GPU
-	@RESHARD_REQUIRE=torch,jax,nvrtc $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+	@RESHARD_REQUIRE=torch,jax,nvrtc,nccl,cuda_headers $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 test-unit: build ## Run the tests of single modules, and the laws over random layouts
 	@$(BIN)/python -m pytest tests/unit tests/property tests/architecture tests/abi
 
 test-processes: build ## Run the tests that start several processes
 	@$(BIN)/python -m pytest -m processes
+
+# ---- with a GPU (docs/gpu.md); without one both say so and do nothing
+
+HAS_GPU := $(PYTHON) -c 'import ctypes; cuda = ctypes.CDLL("libcuda.so.1"); n = ctypes.c_int(); \
+	exit(cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(n)) or n.value == 0)' 2> /dev/null
+NO_GPU := no NVIDIA GPU is visible here (see nvidia-smi), so there is nothing to run
+
+.venv-gpu/.requirements: tests/requirements-gpu.txt | check-python
+	@echo "setting up .venv-gpu (PyTorch with CUDA: about 7 GB, several minutes)"
+	@test -x .venv-gpu/bin/pip || $(PYTHON) -m venv .venv-gpu
+	@.venv-gpu/bin/pip install -qq -r $<
+	@touch $@
+
+# PyTorch may pin an older NCCL than 2.30, from which on two ranks can share a GPU.
+.venv-gpu/.built: .venv-gpu/.requirements $(NATIVE_SOURCES)
+	@echo "building reshard into .venv-gpu (editable)"
+	@.venv-gpu/bin/pip install -qq -C build-dir=build/gpu -e '.[cuda12]'
+	@.venv-gpu/bin/pip install -qq --no-deps --upgrade nvidia-nccl-cu12
+	@touch $@
+
+.PHONY: test-gpu bench-gpu
+test-gpu: check-python ## Run the tests that need a GPU, on as many as there are
+	@if $(HAS_GPU); then $(MAKE) --no-print-directory .venv-gpu/.built \
+		&& .venv-gpu/bin/python -m pytest tests/gpu -m 'gpu or not slow'; else echo "$(NO_GPU)"; fi
+
+bench-gpu: check-python ## Measure kernels and refits on GPUs
+	@if $(HAS_GPU); then $(MAKE) --no-print-directory .venv-gpu/.built \
+		&& .venv-gpu/bin/python -m benchmarks.gpu_pack \
+		&& .venv-gpu/bin/python -m benchmarks.gpu_refit; else echo "$(NO_GPU)"; fi
 
 # Debian's chromium and its driver, for tests/browser; nothing is downloaded but Debian's packages.
 .PHONY: browser

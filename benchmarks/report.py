@@ -11,6 +11,9 @@ from collections.abc import Sequence
 from benchmarks.machine import Machine
 from benchmarks.results import (
     CaseResult,
+    DevicePackResults,
+    DeviceRefitResults,
+    IssueResults,
     KillResults,
     MethodResult,
     PackResults,
@@ -23,6 +26,9 @@ from benchmarks.targets import LIMIT, Verdict
 __all__ = [
     "RESULTS",
     "all_right",
+    "print_device_packs",
+    "print_device_refits",
+    "print_issues",
     "print_kills",
     "print_packs",
     "print_plans",
@@ -47,7 +53,15 @@ _REFIT_HEADINGS = (
     "checked",
 )
 
-AnyResults = RefitResults | PlanResults | KillResults | PackResults
+AnyResults = (
+    RefitResults
+    | PlanResults
+    | KillResults
+    | PackResults
+    | IssueResults
+    | DevicePackResults
+    | DeviceRefitResults
+)
 
 
 def progress(line: str) -> None:
@@ -148,6 +162,48 @@ def print_packs(results: PackResults) -> None:
         rows.append((pack.operation, pack.cut, f"{pack.ratio:.2f}", times, speed))
     _table(rows)
     print()
+
+
+def print_issues(results: IssueResults) -> None:
+    """Prints one row per kind of boxes."""
+    _head(results.machine, "issuing one round on doubles of GPUs: processor time, of both ends")
+    rows = [("boxes", "messages", "first ms", "median ms [min..max]")]
+    for case in results.cases:
+        boxes = f"{case.num_boxes} {case.name}"
+        first = f"{case.first_s * 1e3:.2f}"
+        rows.append((boxes, str(case.num_messages), first, _milliseconds(case.seconds)))
+    _table(rows)
+    print()
+
+
+def print_device_packs(results: DevicePackResults) -> None:
+    """Prints one row per operation."""
+    _head(results.machine, f"kernels of {results.gpu} against a copy inside of the device")
+    rows = [("operation", "x copy", "limit", "ms [min..max]", "copy ms [min..max]", "GB/s")]
+    for pack in results.packs:
+        limit = f"{pack.target:.2f}" if pack.target else ""
+        speed = f"{pack.nbytes / pack.seconds.median / 1e9:.0f}"
+        times = _milliseconds(pack.seconds), _milliseconds(pack.copy_seconds)
+        rows.append((pack.operation, f"{pack.ratio:.2f}", limit, *times, speed))
+    _table(rows)
+    _warn(results.caveat)
+
+
+def print_device_refits(results: DeviceRefitResults) -> None:
+    """Prints one row per method, beside the first, which is the floor."""
+    title = f"refit of {_size(results.model_bytes)} between {results.num_ranks} ranks"
+    _head(results.machine, f"{title} on {results.gpus}")
+    rows = [("method", "ms [min..max]", "x floor", "what it does")]
+    floor = results.methods[0].seconds.median
+    for each in results.methods:
+        ratio = f"{each.seconds.median / floor:.2f}"
+        rows.append((each.method, _milliseconds(each.seconds), ratio, each.about))
+    _table(rows)
+    _warn(results.caveat)
+
+
+def _warn(caveat: str) -> None:
+    print(f"\n  {caveat}\n" if caveat else "")
 
 
 def print_verdicts(verdicts: Sequence[Verdict]) -> None:

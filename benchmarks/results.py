@@ -9,6 +9,12 @@ from benchmarks.machine import Machine
 
 __all__ = [
     "CaseResult",
+    "DevicePackResult",
+    "DevicePackResults",
+    "DeviceRefitResult",
+    "DeviceRefitResults",
+    "IssueResult",
+    "IssueResults",
     "Kill",
     "KillResults",
     "MethodResult",
@@ -165,3 +171,68 @@ class PackResults:
 
     machine: Machine
     packs: list[PackResult]
+
+
+@dataclasses.dataclass(frozen=True)
+class IssueResult:
+    """Processor seconds to issue one round, for both of its ends.
+
+    `first_s` has the making of tables in it, which later runs find made.
+    """
+
+    name: str
+    num_boxes: int
+    num_messages: int
+    first_s: float
+    seconds: Spread
+
+
+@dataclasses.dataclass(frozen=True)
+class IssueResults:
+    """One run of the benchmark of issuing."""
+
+    machine: Machine
+    cases: list[IssueResult]
+
+
+@dataclasses.dataclass(frozen=True)
+class DevicePackResult:
+    """One kind of boxes on a GPU; `ratio` is to a copy inside of the device, by bytes moved."""
+
+    operation: str
+    ratio: float
+    target: float
+    nbytes: int
+    seconds: Spread
+    copy_seconds: Spread
+
+
+@dataclasses.dataclass(frozen=True)
+class DevicePackResults:
+    """One run of the benchmark of kernels; `caveat` says what the times are not."""
+
+    machine: Machine
+    gpu: str
+    caveat: str
+    packs: list[DevicePackResult]
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceRefitResult:
+    """One way to refit; the time of a refit is that of its slowest rank."""
+
+    method: str
+    about: str
+    seconds: Spread
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceRefitResults:
+    """One run of the benchmark of refits between GPUs."""
+
+    machine: Machine
+    gpus: str
+    caveat: str
+    num_ranks: int
+    model_bytes: int
+    methods: list[DeviceRefitResult]

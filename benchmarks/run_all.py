@@ -7,10 +7,17 @@ import dataclasses
 import json
 import sys
 
-from benchmarks import killed_peer, pack_speed, plan_time, report, shm_refit
+from benchmarks import gpu_issue, killed_peer, pack_speed, plan_time, report, shm_refit
 from benchmarks.methods.registry import METHODS
 from benchmarks.models import MODELS
-from benchmarks.targets import OURS, judge_kills, judge_packs, judge_plans, judge_refits
+from benchmarks.targets import (
+    OURS,
+    judge_issues,
+    judge_kills,
+    judge_packs,
+    judge_plans,
+    judge_refits,
+)
 
 __all__ = ["main"]
 
@@ -40,8 +47,13 @@ def main(arguments: list[str] | None = None) -> int:
     report.write(packs, report.RESULTS / "pack_speed.json")
     report.print_packs(packs)
 
+    issues = gpu_issue.measure(quick=quick)
+    report.write(issues, report.RESULTS / "gpu_issue.json")
+    report.print_issues(issues)
+
     verdicts = judge_refits(refits.cases) + judge_plans(plans.plans)
     verdicts += judge_kills(kills.kills) + judge_packs(packs.packs)
+    verdicts += judge_issues(issues.cases)
     report.print_verdicts(verdicts)
     summary = [dataclasses.asdict(verdict) for verdict in verdicts]
     (report.RESULTS / "targets.json").write_text(json.dumps(summary, indent=1) + "\n")

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 
-from benchmarks.results import CaseResult, Kill, PackResult, PlanResult
+from benchmarks.results import (
+    CaseResult,
+    DevicePackResult,
+    IssueResult,
+    Kill,
+    PackResult,
+    PlanResult,
+)
 
 __all__ = [
     "LIMIT",
     "OURS",
     "Verdict",
     "at_most",
+    "judge_device_packs",
+    "judge_issues",
     "judge_kills",
     "judge_packs",
     "judge_plans",
@@ -27,6 +36,7 @@ _TINY_S = 0.030
 _SMALL_S = 0.002
 _PLAN_S = 0.005
 _KILL_S = 0.050
+_ISSUE_S = 0.001
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +101,20 @@ def judge_kills(kills: list[Kill]) -> list[Verdict]:
     return verdicts
 
 
+def judge_device_packs(packs: list[DevicePackResult]) -> list[Verdict]:
+    """Judges the ratios to a copy inside of the device."""
+    return [
+        Verdict(
+            f"{pack.operation}, x device copy",
+            f">= {pack.target:.2f}",
+            f"{pack.ratio:.2f}",
+            pack.ratio >= pack.target,
+        )
+        for pack in packs
+        if pack.target > 0
+    ]
+
+
 def judge_packs(packs: list[PackResult]) -> list[Verdict]:
     """Judges the ratios to memcpy of what a refit does: one chunk at a time."""
     return [
@@ -102,6 +126,19 @@ def judge_packs(packs: list[PackResult]) -> list[Verdict]:
         )
         for pack in packs
         if pack.cut == "chunked" and pack.target > 0
+    ]
+
+
+def judge_issues(issues: list[IssueResult]) -> list[Verdict]:
+    """Judges the time to issue a round, of which a rank has one end."""
+    return [
+        at_most(
+            f"issue {issue.num_boxes} boxes, both ends, {issue.name}",
+            issue.seconds.median * 1e3,
+            2 * _ISSUE_S * 1e3,
+            " ms",
+        )
+        for issue in issues
     ]
 
 

@@ -311,6 +311,6 @@ def _relays(plan: Plan) -> Iterator[Finding]:
             "note",
             "relays",
             "",
-            f"destination ranks pass on what they received, in {plan.num_hops} hops; so far "
-            "run_in_process alone carries that out.",
+            f"destination ranks pass on what they received, in {plan.num_hops} hops, as refits "
+            "between GPUs do; those of host memory serve everybody from holders.",
         )

@@ -274,8 +274,8 @@ def make_plan(
         allow_unmatched: shell-style patterns of canonical names that may stay without a partner.
         staging_bytes: budget per process for chunks under way.
         topology: where ranks are and how fast their links are; None means that holders serve
-            everybody. So far `run_in_process` alone carries out what then moves from destination to
-            destination.
+            everybody. What then moves from destination to destination is carried out by refits
+            between GPUs and by `run_in_process`.
         times_larger: tensors stand for ones so many times their size: they are cut into stripes,
             exchanged and passed on as those would be. For trying the plan of a large model on a
             small one (`Model.scaled_down`), whose boxes are too small for that by themselves.

@@ -22,7 +22,7 @@ from reshard.contribution import (
 )
 from reshard.end_arguments import NO_STREAMS
 from reshard.epoch_transport import SHORTEST_S, EpochTransport, time_left
-from reshard.errors import TransportError, VerificationError
+from reshard.errors import TransferTimeout, TransportError, VerificationError
 from reshard.exchange import Exchange
 from reshard.local_program import LocalProgram
 from reshard.machine import NVLINK_BYTES_PER_SECOND, discovered_topology, num_copy_threads
@@ -30,6 +30,7 @@ from reshard.nccl_epoch import NcclEpoch
 from reshard.outcome import Outcome, make_report
 from reshard.report import RefitReport
 from reshard.run_stats import NOTHING_DONE, RunStats
+from reshard.run_watch import RunWatch
 from reshard.shm_epoch import ShmEpoch
 from reshard.verification import Verifier
 
@@ -38,9 +39,9 @@ __all__ = ["Session"]
 _GAVE_UP = b""
 _MOVING = b"m"
 _QUIET_S = 0.1  # for which a process moves without a word from the others
-_SLICE_S = 0.005
 _CAUSE_S = 2.0
 _HUB_CAUSE_S = 0.02
+_STORE_S = 0.7  # for the store to name the silent, after the deadline
 
 
 class Session:
@@ -167,16 +168,31 @@ class Session:
 
     def _done(self, exchange: Exchange, word: bytes, deadline: float) -> list[bytes]:
         """Returns what all members have done, when they have."""
+        is_alive = self._liveness(exchange)
+
+        def watch() -> None:
+            if is_alive is not None:
+                is_alive()
+            self._check_store(exchange, deadline)
+
         while True:
             answers = exchange.exchange(
                 "done",
                 word,
                 timeout_s=time_left(deadline),
-                while_waiting=self._liveness(exchange),
+                while_waiting=watch,
             )
             self._check_none_gave_up(answers)
             if _MOVING not in answers:
                 return answers
+
+    def _check_store(self, exchange: Exchange, deadline: float) -> None:
+        """Raises TransferTimeout where the store has not ended an exchange at its deadline."""
+        if exchange.hub is not None and time.monotonic() > deadline + _STORE_S:
+            raise TransferTimeout(
+                f"{self._roster.names[exchange.hub]}, which hosts the store, did not say by the "
+                "deadline who has done the refit: it has stopped, or cannot be reached."
+            )
 
     def _check_none_gave_up(self, answers: Sequence[bytes]) -> None:
         if _GAVE_UP in answers:
@@ -196,6 +212,7 @@ class Session:
         start = time.perf_counter()
         # Whoever waits for bytes knows from whom, so the move ends before the exchange does.
         # The deadline may be over already, but a run takes no limit of 0.
+        whole = max(timeout_s, SHORTEST_S)
         limit = max(timeout_s - min(_CAUSE_S / 2, timeout_s / 10), SHORTEST_S)
         try:
             if self._nccl is None:
@@ -206,7 +223,7 @@ class Session:
                     num_threads=self._num_threads,
                 )
             else:
-                stats = self._move_on_gpus(exchange, streams, run_id, limit)
+                stats = self._move_on_gpus(exchange, streams, run_id, whole, limit)
         except TransportError as error:
             self._raise_cause(exchange, self._explained(error))
         moved = time.perf_counter()
@@ -214,7 +231,8 @@ class Session:
         if verify:
             # Without elements on GPUs there is nothing to add up, but the slots are reported.
             on_gpus = self._communicator if self._nccl is not None else None
-            sums = self._local.fingerprints(on_gpus, limit)
+            left = max(limit - (moved - start), SHORTEST_S)
+            sums = self._local.fingerprints(on_gpus, left)
         return Outcome(
             bytes_in=stats.bytes_received + stats.bytes_local,
             bytes_local=stats.bytes_local,
@@ -229,25 +247,41 @@ class Session:
         )
 
     def _move_on_gpus(
-        self, exchange: Exchange, streams: Mapping[int, int], run_id: int, timeout_s: float
+        self,
+        exchange: Exchange,
+        streams: Mapping[int, int],
+        run_id: int,
+        timeout_s: float,
+        silence_s: float,
     ) -> RunStats:
-        """Moves over NCCL, which does not tell who died: long moves ask the others meanwhile."""
+        """Moves over NCCL, which does not tell who died: long moves ask the others meanwhile.
+
+        Whoever does not answer is named after `silence_s`, before runs end without a name.
+        """
         if self._communicator is None or self._nccl is None:
             return NOTHING_DONE
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + silence_s
         handles = [streams.get(rank - self._rank_offset, 0) for rank in self._nccl.ranks]
         with self._local.begin(
             self._communicator, run_id=run_id, timeout_s=timeout_s, streams=handles
         ) as run:
+            watch = RunWatch(run, lambda error: self._patience(exchange, error))
+
+            def go_on() -> None:
+                watch.go_on()
+                self._check_store(exchange, deadline + timeout_s - silence_s)
+
             run.progress(_QUIET_S)
             while run.stats is None:
                 answers = exchange.exchange(
                     "done",
                     _MOVING,
-                    timeout_s=time_left(deadline) + _CAUSE_S,
-                    while_waiting=lambda: run.progress(_SLICE_S),
+                    # Whoever moves needs a while to look at the exchange, even at the deadline.
+                    timeout_s=max(time_left(deadline), timeout_s - silence_s),
+                    while_waiting=go_on,
                 )
                 self._check_none_gave_up(answers)
+                watch.raise_error()
                 run.progress(_QUIET_S)
             return run.stats
 

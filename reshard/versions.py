@@ -46,6 +46,7 @@ def show_versions() -> None:
 def _nvidia() -> list[str]:
     """Says which libraries of NVIDIA this process has open, or would open; opens none."""
     from reshard._native_libraries import NcclLibrary
+    from reshard.device_kernels import find_nvrtc
     from reshard.nccl_choice import nccl_version_text
     from reshard.nccl_copies import find_nccl, loaded_files, several_loaded
 
@@ -62,4 +63,5 @@ def _nvidia() -> list[str]:
             version = "" if copy.version is None else f" {nccl_version_text(copy.version)}"
             lines.append(f"nccl{version}: {copy.path}, not loaded")
     lines += filter(None, [several_loaded()])
+    lines += [f"nvrtc: {copy.path}" for copy in find_nvrtc()[:1]]
     return lines + [f"cuda: {path}, loaded" for path in loaded_files("libcuda.so")]

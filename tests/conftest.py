@@ -1,7 +1,8 @@
 """Options that concern all tests: seeds, how hard properties are tried, and required frameworks.
 
-`RESHARD_REQUIRE=torch,jax,nvrtc` (set where they are installed) turns a skip for a missing package
-into a failure, so that a suite that ran nothing cannot pass. Markers are in pyproject.toml.
+`RESHARD_REQUIRE=torch,jax,nvrtc,nccl,cuda_headers` (set where they are installed) turns a skip for
+a missing package into a failure, so that a suite that ran nothing cannot pass. Markers are in
+pyproject.toml.
 """
 
 from __future__ import annotations
@@ -33,7 +34,11 @@ hypothesis.settings.load_profile("default")
 
 
 # What is imported to see whether a package is there that has another name than its mark.
-_MODULES = {"nvrtc": "nvidia.cuda_nvrtc"}
+_MODULES = {
+    "cuda_headers": "nvidia.cuda_runtime",
+    "nccl": "nvidia.nccl",
+    "nvrtc": "nvidia.cuda_nvrtc",
+}
 
 
 def _required() -> list[str]:

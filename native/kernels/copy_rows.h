@@ -1,4 +1,4 @@
-// Moves of runs of bytes, and zeros in their place.
+// Moves of runs of bytes.
 #ifndef RESHARD_NATIVE_KERNELS_COPY_ROWS_H_
 #define RESHARD_NATIVE_KERNELS_COPY_ROWS_H_
 
@@ -31,9 +31,7 @@ void move_units(const Units& units, const Sides& sides, const Thread& thread) {
       if (unit >= units.total()) continue;
       const Offsets at = units.at(unit);
       to[i] = way == Way::kPack ? at.wire : at.memory;
-      if constexpr (way != Way::kZero) {
-        words[i] = load<size>(src + (way == Way::kPack ? at.memory : at.wire));
-      }
+      words[i] = load<size>(src + (way == Way::kPack ? at.memory : at.wire));
     }
     for (std::uint32_t i = 0; i < kBatch; ++i) {
       if (first + i * thread.count < units.total()) store<size>(dst + to[i], words[i]);
@@ -47,7 +45,7 @@ void move_bytes(const Sides& sides, std::uint32_t begin, std::uint32_t end, cons
   std::uint8_t* const dst = way == Way::kPack ? sides.wire : sides.memory;
   RESHARD_NO_UNROLL
   for (std::uint32_t i = begin + thread.index; i < end; i += thread.count) {
-    store<1>(dst + i, way == Way::kZero ? std::uint8_t{0} : load<1>(src + i));
+    store<1>(dst + i, load<1>(src + i));
   }
 }
 
@@ -64,9 +62,9 @@ void move_units_of_dims(std::uint32_t size, const Tile& tile, const Shape& shape
     const std::uint8_t* const from = src + (way == Way::kPack ? at.memory : at.wire);
     std::uint8_t* const to = dst + (way == Way::kPack ? at.wire : at.memory);
     if (size == 16) {
-      store<16>(to, way == Way::kZero ? Word16{0, 0} : load<16>(from));
+      store<16>(to, load<16>(from));
     } else {
-      store_bits(to, way == Way::kZero ? 0 : load_bits(from, size, true), size, true);
+      store_bits(to, load_bits(from, size, true), size, true);
     }
   }
 }
@@ -124,9 +122,9 @@ template <Way way>
 void move_rows(const Launch& launch, const Tile& tile, const Shape& shape, const Thread& thread) {
   const RowsTile rows = rows_tile(sides_of<way>(launch, tile.record), shape, tile, 1, 1);
   if (shape.split == shape.ndim) return move_run<way>(tile, shape, rows, thread);
-  std::uint32_t bits =
-      low_bits(rows.sides.memory) | shape.memory_stride_bits | static_cast<std::uint32_t>(rows.run);
-  if constexpr (way != Way::kZero) bits |= low_bits(rows.sides.wire) | shape.wire_stride_bits;
+  const std::uint32_t bits = low_bits(rows.sides.memory) | shape.memory_stride_bits |
+                             low_bits(rows.sides.wire) | shape.wire_stride_bits |
+                             static_cast<std::uint32_t>(rows.run);
   move_units_of<way>(common_alignment(bits), tile, shape, rows, thread);
 }
 

@@ -32,7 +32,7 @@ void run_tiles_on_host(const Launch& launch, unsigned grid, unsigned block, Thre
       move = tile.move;
       for_each_thread(block, order,
                       [&](const Thread& thread) { begin_tile<way>(launch, tile, thread, shared); });
-      if (!has_end<way>(tile)) continue;
+      if (!has_end(tile)) continue;
       for_each_thread(block, order,
                       [&](const Thread& thread) { end_tile<way>(launch, tile, thread, shared); });
     }
@@ -68,14 +68,13 @@ inline bool run_on_host(const char* name, unsigned grid, unsigned block, void** 
                         ThreadOrder order = ThreadOrder::kForward) {
   const auto is = [&](const char* known) { return std::strcmp(name, known) == 0; };
   const bool sums = is("reshard_fingerprint_regions");
-  if (!is("reshard_pack") && !is("reshard_unpack") && !is("reshard_zero") && !sums) return false;
+  if (!is("reshard_pack") && !is("reshard_unpack") && !sums) return false;
   const Launch launch = {parameter<const std::uint64_t*>(params, 0),
                          parameter<const std::uint64_t*>(params, 1),
                          parameter<std::uint8_t*>(params, 2), parameter<std::uint32_t>(params, 3),
                          parameter<std::uint32_t>(params, 4)};
   if (is("reshard_pack")) run_tiles_on_host<Way::kPack>(launch, grid, block, order);
   if (is("reshard_unpack")) run_tiles_on_host<Way::kUnpack>(launch, grid, block, order);
-  if (is("reshard_zero")) run_tiles_on_host<Way::kZero>(launch, grid, block, order);
   if (sums) run_region_tiles_on_host(launch, grid, block, order);
   return true;
 }

@@ -18,7 +18,7 @@ __device__ void run_tiles(const Launch& launch) {
     const Tile tile = find_tile(launch, static_cast<std::uint32_t>(at), move);
     move = tile.move;
     begin_tile<way>(launch, tile, thread, shared);
-    if (!has_end<way>(tile)) continue;  // the same for all threads of the block
+    if (!has_end(tile)) continue;  // the same for all threads of the block
     __syncthreads();
     end_tile<way>(launch, tile, thread, shared);
     __syncthreads();
@@ -56,14 +56,6 @@ __global__ void __launch_bounds__(reshard::kernels::kBlockThreads,
     reshard_unpack(const std::uint64_t* table, const std::uint64_t* addresses,
                    std::uint8_t* message, std::uint32_t num_moves, std::uint32_t num_tiles) {
   reshard::kernels::run_tiles<reshard::kernels::Way::kUnpack>(
-      {table, addresses, message, num_moves, num_tiles});
-}
-
-__global__ void __launch_bounds__(reshard::kernels::kBlockThreads,
-                                  reshard::kernels::kBlocksPerProcessor)
-    reshard_zero(const std::uint64_t* table, const std::uint64_t* addresses, std::uint8_t* message,
-                 std::uint32_t num_moves, std::uint32_t num_tiles) {
-  reshard::kernels::run_tiles<reshard::kernels::Way::kZero>(
       {table, addresses, message, num_moves, num_tiles});
 }
 

@@ -15,34 +15,25 @@ namespace reshard::kernels {
 inline Shape shape_of(const Tile& tile) { return shape_of(tile.record[kShapeWord]); }
 
 // Whether the tile has a second phase: a barrier, end_tile, and one more barrier before the next.
-template <Way way>
-bool has_end(const Tile& tile) {
-  return way != Way::kZero && shape_of(tile).kind == MoveKind::kTranspose;
-}
+inline bool has_end(const Tile& tile) { return shape_of(tile).kind == MoveKind::kTranspose; }
 
 template <Way way>
 void begin_tile(const Launch& launch, const Tile& tile, const Thread& thread,
                 std::uint8_t* shared) {
   const Shape shape = shape_of(tile);
-  if constexpr (way == Way::kZero) {
-    return move_rows<way>(launch, tile, shape, thread);
-  } else {
-    switch (shape.kind) {
-      case MoveKind::kRows:
-        return move_rows<way>(launch, tile, shape, thread);
-      case MoveKind::kCast:
-        return cast_rows<way>(launch, tile, shape, thread);
-      case MoveKind::kTranspose:
-        return transpose<way>(Phase::kLoad, launch, tile, shape, thread, shared);
-    }
+  switch (shape.kind) {
+    case MoveKind::kRows:
+      return move_rows<way>(launch, tile, shape, thread);
+    case MoveKind::kCast:
+      return cast_rows<way>(launch, tile, shape, thread);
+    case MoveKind::kTranspose:
+      return transpose<way>(Phase::kLoad, launch, tile, shape, thread, shared);
   }
 }
 
 template <Way way>
 void end_tile(const Launch& launch, const Tile& tile, const Thread& thread, std::uint8_t* shared) {
-  if constexpr (way != Way::kZero) {
-    transpose<way>(Phase::kStore, launch, tile, shape_of(tile), thread, shared);
-  }
+  transpose<way>(Phase::kStore, launch, tile, shape_of(tile), thread, shared);
 }
 
 }  // namespace reshard::kernels

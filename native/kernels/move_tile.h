@@ -10,7 +10,7 @@
 namespace reshard::kernels {
 
 // Which side is read.
-enum class Way { kPack, kUnpack, kZero };
+enum class Way { kPack, kUnpack };
 
 // The parameters of a kernel.
 struct Launch {
@@ -66,7 +66,6 @@ Sides sides_of(const Launch& launch, const std::uint64_t* record) {
   const std::uint64_t buffers = record[kBuffersWord];
   const auto memory_offset = static_cast<std::int64_t>(record[kMemoryOffsetWord]);
   std::uint8_t* const memory = address_of(launch.addresses[low_half(buffers)]) + memory_offset;
-  if constexpr (way == Way::kZero) return {memory, memory};
   const std::uint32_t other = high_half(buffers);
   std::uint8_t* const wire =
       other == kStaging ? launch.message : address_of(launch.addresses[other]);

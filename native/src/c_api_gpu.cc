@@ -173,7 +173,7 @@ reshard_status reshard_communicator_fingerprint(reshard_communicator* communicat
     communicator->fingerprints->add(
         reshard::read_fingerprint_rows(reshard::as_table(regions, regions_length, "regions"),
                                        buffers, static_cast<std::size_t>(num_buffers), slots),
-        buffers, sums, slots, timeout_ns);
+        buffers, sums, timeout_ns);
     return RESHARD_STATUS_OK;
   });
 }

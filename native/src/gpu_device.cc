@@ -1,5 +1,7 @@
 #include "gpu_device.h"
 
+#include <unistd.h>
+
 #include <utility>
 
 #include "status.h"
@@ -7,7 +9,7 @@
 namespace reshard {
 
 GpuDevice::GpuDevice(std::shared_ptr<const CudaDriver> driver, int ordinal)
-    : driver_(std::move(driver)), ordinal_(ordinal) {
+    : driver_(std::move(driver)), pid_(getpid()), ordinal_(ordinal) {
   if (ordinal < 0 || ordinal >= driver_->num_devices()) {
     throw Error(StatusCode::kInvalidArgument,
                 text("GPU ", ordinal, ": this process may use ", driver_->num_devices(),
@@ -23,14 +25,20 @@ GpuDevice::GpuDevice(std::shared_ptr<const CudaDriver> driver, int ordinal)
   check(cuda().DevicePrimaryCtxRetain(&context_, device_), "retaining its primary context");
 }
 
-GpuDevice::~GpuDevice() { cuda().DevicePrimaryCtxRelease(device_); }
+GpuDevice::~GpuDevice() {
+  if (!is_of_parent()) cuda().DevicePrimaryCtxRelease(device_);
+}
+
+bool GpuDevice::is_of_parent() const { return getpid() != pid_; }
 
 GpuDevice::Scope::Scope(const GpuDevice& device) : device_(device), is_entered_(true) {
   device.check(device.cuda().CtxPushCurrent(device.context_), "making its context current");
 }
 
 GpuDevice::Scope::Scope(const GpuDevice& device, std::nothrow_t)
-    : device_(device), is_entered_(device.cuda().CtxPushCurrent(device.context_) == kCudaSuccess) {}
+    : device_(device),
+      is_entered_(!device.is_of_parent() &&
+                  device.cuda().CtxPushCurrent(device.context_) == kCudaSuccess) {}
 
 GpuDevice::Scope::~Scope() {
   if (!is_entered_) return;
@@ -57,7 +65,7 @@ GpuStream::GpuStream(const GpuDevice& device) : device_(device) {
 
 GpuStream::~GpuStream() {
   const GpuDevice::Scope scope(device_, std::nothrow);
-  device_.cuda().StreamDestroy(stream_);
+  if (scope.is_entered()) device_.cuda().StreamDestroy(stream_);
 }
 
 GpuEvent::GpuEvent(const GpuDevice& device) : device_(device) {
@@ -67,7 +75,7 @@ GpuEvent::GpuEvent(const GpuDevice& device) : device_(device) {
 
 GpuEvent::~GpuEvent() {
   const GpuDevice::Scope scope(device_, std::nothrow);
-  device_.cuda().EventDestroy(event_);
+  if (scope.is_entered()) device_.cuda().EventDestroy(event_);
 }
 
 void GpuEvent::record(CudaStream stream) {
@@ -109,7 +117,7 @@ GpuMemory::GpuMemory(const GpuDevice& device, std::size_t nbytes)
 GpuMemory::~GpuMemory() {
   if (address_ == 0) return;
   const GpuDevice::Scope scope(device_, std::nothrow);
-  device_.cuda().MemFree(address_);
+  if (scope.is_entered()) device_.cuda().MemFree(address_);
 }
 
 PinnedMemory::PinnedMemory(const GpuDevice& device, std::size_t nbytes)
@@ -125,7 +133,7 @@ PinnedMemory::PinnedMemory(const GpuDevice& device, std::size_t nbytes)
 PinnedMemory::~PinnedMemory() {
   if (memory_ == nullptr) return;
   const GpuDevice::Scope scope(device_, std::nothrow);
-  device_.cuda().MemFreeHost(memory_);
+  if (scope.is_entered()) device_.cuda().MemFreeHost(memory_);
 }
 
 }  // namespace reshard

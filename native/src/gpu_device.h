@@ -2,8 +2,11 @@
 //
 // Everything here owns what it made and gives it back when destroyed, in the context of its device.
 // A failure to give back is dropped: the context may be gone already, as at the end of a process.
+// A forked child gives nothing back, as CUDA does not work there.
 #ifndef RESHARD_NATIVE_SRC_GPU_DEVICE_H_
 #define RESHARD_NATIVE_SRC_GPU_DEVICE_H_
+
+#include <sys/types.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -28,9 +31,10 @@ class GpuDevice {
   class Scope {
    public:
     explicit Scope(const GpuDevice& device);
-    // Where nothing may be thrown: a context that is gone stays away.
+    // Where nothing may be thrown: a context that is gone stays away, and so does a forked child.
     Scope(const GpuDevice& device, std::nothrow_t);
     ~Scope();
+    bool is_entered() const { return is_entered_; }
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
 
@@ -53,7 +57,10 @@ class GpuDevice {
   void check(int result, const char* what) const;
 
  private:
+  bool is_of_parent() const;
+
   std::shared_ptr<const CudaDriver> driver_;
+  const pid_t pid_;
   int ordinal_;
   int device_ = 0;
   int major_ = 0;

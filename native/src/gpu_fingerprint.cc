@@ -7,26 +7,41 @@
 #include <thread>
 
 #include "clock.h"
+#include "gpu_leftovers.h"
 #include "region_table.h"
 #include "status.h"
 
 namespace reshard {
 namespace {
 
-constexpr std::size_t kTableBytes = 128 << 10;
-constexpr std::size_t kMostOfOneRow = 1 << 10;  // words of a region of 16 dims
+// What one launch needs on the device: its table, the addresses and the sums that this refers to.
+// All launches use the same memory, one after the other.
+constexpr std::size_t kBatchBytes = 80 << 10;
+constexpr std::size_t kMostOfOneRow = 1 << 10;  // of a region of 16 dims
 constexpr std::chrono::microseconds kPollInterval{50};
 constexpr std::size_t kWord = sizeof(std::uint64_t);
 
-// Memory that is made anew only to grow.
-template <typename Memory>
-Memory& at_least(const GpuDevice& device, std::unique_ptr<Memory>& memory, std::size_t nbytes) {
-  if (memory == nullptr || memory->nbytes() < nbytes) {
-    memory.reset();
-    memory = std::make_unique<Memory>(device, nbytes);
-  }
-  return *memory;
+// Numbers things in the order in which they come.
+template <typename Value>
+std::uint32_t number_of(std::map<std::size_t, std::uint32_t>& numbers, std::size_t key,
+                        std::vector<Value>& values, Value value) {
+  const auto [place, is_new] = numbers.emplace(key, static_cast<std::uint32_t>(values.size()));
+  if (is_new) values.push_back(value);
+  return place->second;
 }
+
+// The regions of one launch.
+struct Batch {
+  RegionTable table;
+  std::vector<CudaAddress> addresses;
+  std::vector<std::size_t> slots;  // of its sums
+  std::map<std::size_t, std::uint32_t> buffer_numbers, slot_numbers;
+  const std::uint64_t* sums = nullptr;  // pinned
+
+  std::size_t nbytes() const {
+    return (table.num_words() + addresses.size() + slots.size()) * kWord;
+  }
+};
 
 }  // namespace
 
@@ -39,55 +54,34 @@ class GpuFingerprints::Worker {
         function_(module_.function("reshard_fingerprint_regions")),
         stream_(*device_),
         over_(*device_),
-        table_(*device_, kTableBytes) {}
+        memory_(*device_, kBatchBytes) {}
 
   const GpuDevice& device() const { return *device_; }
-  bool is_used() const { return !addresses_.empty(); }
-
-  void clear() {
-    places_.clear();
-    addresses_.clear();
-    tables_.clear();
-  }
+  bool is_used() const { return !batches_.empty(); }
+  void clear() { batches_.clear(); }
 
   void collect(const FingerprintRow& row, void* buffer) {
-    const auto [place, is_new] =
-        places_.emplace(row.buffer, static_cast<std::uint32_t>(addresses_.size()));
-    if (is_new) addresses_.push_back(reinterpret_cast<CudaAddress>(buffer));
-    if (tables_.empty() || tables_.back().words().size() * kWord > kTableBytes - kMostOfOneRow) {
-      tables_.emplace_back();
+    if (batches_.empty() || batches_.back().nbytes() > kBatchBytes - kMostOfOneRow) {
+      batches_.emplace_back();
     }
-    tables_.back().add(row.region, place->second, row.offset_bytes,
-                       static_cast<std::uint32_t>(row.slot));
+    Batch& batch = batches_.back();
+    const auto address = reinterpret_cast<CudaAddress>(buffer);
+    const std::uint32_t place =
+        number_of(batch.buffer_numbers, row.buffer, batch.addresses, address);
+    const std::uint32_t sum = number_of(batch.slot_numbers, row.slot, batch.slots, row.slot);
+    batch.table.add(row.region, place, row.offset_bytes, sum);
   }
 
-  void begin(std::size_t num_slots) {
+  void begin() {
     const GpuDevice::Scope scope(*device_);
-    const CudaFunctions& cuda = device_->cuda();
-    const std::size_t address_bytes = addresses_.size() * kWord;
-    std::size_t pinned_bytes = address_bytes + num_slots * kWord;
-    for (const RegionTable& table : tables_) pinned_bytes += table.words().size() * kWord;
-    std::byte* pinned = at_least(*device_, pinned_, pinned_bytes).data();
-    at_least(*device_, device_addresses_, address_bytes);
-    at_least(*device_, device_sums_, num_slots * kWord);
-    const auto upload = [&](CudaAddress to, const void* from, std::size_t nbytes) {
-      std::memcpy(pinned, from, nbytes);
-      device_->check(cuda.MemcpyHtoDAsync(to, pinned, nbytes, stream_.get()), "uploading a table");
-      pinned += nbytes;
-    };
-    upload(device_addresses_->address(), addresses_.data(), address_bytes);
-    device_->check(cuda.MemsetD2D8Async(device_sums_->address(), num_slots * kWord, 0,
-                                        num_slots * kWord, 1, stream_.get()),
-                   "clearing sums");
-    for (const RegionTable& table : tables_) {
-      upload(table_.address(), table.words().data(), table.words().size() * kWord);
-      module_.launch(function_, table_.address(), device_addresses_->address(),
-                     device_sums_->address(), table.num_moves(), table.num_tiles(), stream_.get());
+    std::size_t nbytes = 0;
+    for (const Batch& batch : batches_) nbytes += batch.nbytes();
+    if (pinned_ == nullptr || pinned_->nbytes() < nbytes) {
+      pinned_.reset();
+      pinned_ = std::make_unique<PinnedMemory>(*device_, nbytes);
     }
-    sums_ = reinterpret_cast<const std::uint64_t*>(pinned);
-    device_->check(
-        cuda.MemcpyDtoHAsync(pinned, device_sums_->address(), num_slots * kWord, stream_.get()),
-        "fetching sums");
+    auto* words = reinterpret_cast<std::uint64_t*>(pinned_->data());
+    for (Batch& batch : batches_) words = run(batch, words);
     over_.record(stream_.get());
   }
 
@@ -96,28 +90,61 @@ class GpuFingerprints::Worker {
     return over_.is_past();
   }
 
-  void add_to(std::uint64_t* sums, std::size_t num_slots) const {
-    for (std::size_t i = 0; i < num_slots; ++i) sums[i] += sums_[i];
+  // As those of GpuWorker.
+  void mark_rest() noexcept {
+    const GpuDevice::Scope scope(*device_, std::nothrow);
+    if (scope.is_entered()) over_.try_record(stream_.get());
+  }
+  bool is_idle() const noexcept {
+    const GpuDevice::Scope scope(*device_, std::nothrow);
+    return !scope.is_entered() || !over_.is_pending();
+  }
+
+  void add_to(std::uint64_t* sums) const {
+    for (const Batch& batch : batches_) {
+      for (std::size_t i = 0; i < batch.slots.size(); ++i) sums[batch.slots[i]] += batch.sums[i];
+    }
   }
 
  private:
+  // Queues a launch, with what it needs at `words`; returns what is behind that.
+  std::uint64_t* run(Batch& batch, std::uint64_t* words) {
+    const std::vector<std::uint64_t>& table = batch.table.words();
+    std::uint64_t* addresses = std::copy(table.begin(), table.end(), words);
+    std::uint64_t* sums = std::copy(batch.addresses.begin(), batch.addresses.end(), addresses);
+    std::uint64_t* end = std::fill_n(sums, batch.slots.size(), 0);
+    batch.sums = sums;
+    const auto on_device = [&](const std::uint64_t* word) {
+      return memory_.address() + static_cast<CudaAddress>(word - words) * kWord;
+    };
+    const CudaFunctions& cuda = device_->cuda();
+    device_->check(cuda.MemcpyHtoDAsync(memory_.address(), words, batch.nbytes(), stream_.get()),
+                   "uploading a table");
+    module_.launch(function_, memory_.address(), on_device(addresses), on_device(sums),
+                   batch.table.num_moves(), batch.table.num_tiles(), stream_.get());
+    device_->check(
+        cuda.MemcpyDtoHAsync(sums, on_device(sums), batch.slots.size() * kWord, stream_.get()),
+        "fetching sums");
+    return end;
+  }
+
   const std::shared_ptr<const GpuDevice> device_;
   const GpuModule module_;
   const CudaFunction function_;
   const GpuStream stream_;
   GpuEvent over_;
-  const GpuMemory table_;
-  std::unique_ptr<GpuMemory> device_addresses_;
-  std::unique_ptr<GpuMemory> device_sums_;
+  const GpuMemory memory_;
   std::unique_ptr<PinnedMemory> pinned_;
-  std::map<std::size_t, std::uint32_t> places_;  // of a buffer among the addresses
-  std::vector<CudaAddress> addresses_;
-  std::vector<RegionTable> tables_;
-  const std::uint64_t* sums_ = nullptr;
+  std::vector<Batch> batches_;
 };
 
-GpuFingerprints::GpuFingerprints(const std::vector<GpuRank>& ranks) {
-  for (const GpuRank& rank : ranks) {
+GpuFingerprints::GpuFingerprints(const std::vector<GpuRank>& ranks) : ranks_(ranks) {
+  make_workers();
+}
+
+void GpuFingerprints::make_workers() {
+  std::vector<std::unique_ptr<Worker>> made;
+  for (const GpuRank& rank : ranks_) {
     if (rank.kernels.empty()) {
       throw Error(StatusCode::kUnsupported,
                   text("GPU ", rank.device->ordinal(),
@@ -126,8 +153,9 @@ GpuFingerprints::GpuFingerprints(const std::vector<GpuRank>& ranks) {
                        "refit without verification."),
                   rank.rank);
     }
-    workers_.push_back(std::make_unique<Worker>(rank));
+    made.push_back(std::make_unique<Worker>(rank));
   }
+  workers_ = std::move(made);
 }
 
 GpuFingerprints::~GpuFingerprints() = default;
@@ -144,8 +172,9 @@ GpuFingerprints::Worker& GpuFingerprints::worker_of(void* buffer) const {
 }
 
 void GpuFingerprints::add(const std::vector<FingerprintRow>& rows, void* const* buffers,
-                          std::uint64_t* sums, std::size_t num_slots, std::int64_t timeout_ns) {
+                          std::uint64_t* sums, std::int64_t timeout_ns) {
   const std::int64_t deadline = monotonic_ns() + timeout_ns;
+  if (workers_.empty()) make_workers();
   for (const std::unique_ptr<Worker>& worker : workers_) worker->clear();
   std::map<std::size_t, Worker*> owners;
   for (const FingerprintRow& row : rows) {
@@ -153,9 +182,21 @@ void GpuFingerprints::add(const std::vector<FingerprintRow>& rows, void* const* 
     if (owner == nullptr) owner = &worker_of(buffers[row.buffer]);
     owner->collect(row, buffers[row.buffer]);
   }
-  for (const std::unique_ptr<Worker>& worker : workers_) {
-    if (worker->is_used()) worker->begin(num_slots);
+  try {
+    for (const std::unique_ptr<Worker>& worker : workers_) {
+      if (worker->is_used()) worker->begin();
+    }
+    wait(deadline, timeout_ns);
+  } catch (...) {
+    give_up();
+    throw;
   }
+  for (const std::unique_ptr<Worker>& worker : workers_) {
+    if (worker->is_used()) worker->add_to(sums);
+  }
+}
+
+void GpuFingerprints::wait(std::int64_t deadline, std::int64_t timeout_ns) const {
   for (const std::unique_ptr<Worker>& worker : workers_) {
     while (worker->is_used() && !worker->is_over()) {
       if (monotonic_ns() >= deadline) {
@@ -166,9 +207,17 @@ void GpuFingerprints::add(const std::vector<FingerprintRow>& rows, void* const* 
       std::this_thread::sleep_for(kPollInterval);
     }
   }
-  for (const std::unique_ptr<Worker>& worker : workers_) {
-    if (worker->is_used()) worker->add_to(sums, num_slots);
-  }
+}
+
+// What is queued goes on reading and writing what the workers own; the next call makes new ones.
+void GpuFingerprints::give_up() {
+  for (const std::unique_ptr<Worker>& worker : workers_) worker->mark_rest();
+  const auto all = std::make_shared<std::vector<std::unique_ptr<Worker>>>(std::move(workers_));
+  workers_.clear();
+  free_when_idle(all, [workers = all.get()] {
+    return std::all_of(workers->begin(), workers->end(),
+                       [](const auto& worker) { return worker->is_idle(); });
+  });
 }
 
 }  // namespace reshard

@@ -24,13 +24,17 @@ class GpuFingerprints {
   // Adds the fingerprint of every row to sums[slot]; waits for the GPUs. What it reads must be
   // there as seen from the host. Throws kTimeout; the sums are unchanged where it throws.
   void add(const std::vector<FingerprintRow>& rows, void* const* buffers, std::uint64_t* sums,
-           std::size_t num_slots, std::int64_t timeout_ns);
+           std::int64_t timeout_ns);
 
  private:
   class Worker;
 
+  void make_workers();
   Worker& worker_of(void* buffer) const;
+  void wait(std::int64_t deadline, std::int64_t timeout_ns) const;
+  void give_up();
 
+  const std::vector<GpuRank> ranks_;
   std::vector<std::unique_ptr<Worker>> workers_;
 };
 

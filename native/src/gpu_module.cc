@@ -21,7 +21,7 @@ GpuModule::GpuModule(const GpuDevice& device, const std::string& image) : device
 
 GpuModule::~GpuModule() {
   const GpuDevice::Scope scope(device_, std::nothrow);
-  device_.cuda().ModuleUnload(module_);
+  if (scope.is_entered()) device_.cuda().ModuleUnload(module_);
 }
 
 CudaFunction GpuModule::function(const char* name) const {

@@ -47,7 +47,6 @@ void GpuWorker::add_batches() {
       batches.relays[channel] = add(MoveKind::kPack, part.relays);
       batches.unpacks[channel] = add(MoveKind::kUnpack, part.unpacks);
     }
-    batches.copies = add(MoveKind::kPack, slot.copies);
     batches_.push_back(batches);
   }
   mover_->prepare();
@@ -123,7 +122,6 @@ void GpuWorker::pack(std::size_t slot) {
   hold_up(Role::kPack, kUnpacked, slot, 2);
   hold_up(Role::kPack, kDomainOver, slot, 2);
   run(batches_[slot].packs[kNetwork], slot, Role::kPack);
-  run(batches_[slot].copies, slot, Role::kPack);
   mark(kPacked, slot).record(stream(Role::kPack));
 }
 
@@ -201,6 +199,7 @@ bool GpuWorker::is_finished() const {
 
 void GpuWorker::mark_rest() noexcept {
   const GpuDevice::Scope scope(device(), std::nothrow);
+  if (!scope.is_entered()) return;
   for (std::size_t i = 0; i < rest_.size(); ++i) {
     rest_[i]->try_record(streams_[i]->get());
   }
@@ -208,6 +207,7 @@ void GpuWorker::mark_rest() noexcept {
 
 bool GpuWorker::is_idle() const noexcept {
   const GpuDevice::Scope scope(device(), std::nothrow);
+  if (!scope.is_entered()) return true;
   for (const std::unique_ptr<GpuEvent>& each : rest_) {
     if (each->is_pending()) return false;
   }

@@ -82,7 +82,6 @@ class GpuWorker {
     std::size_t packs[kNumChannels];
     std::size_t relays[kNumChannels];
     std::size_t unpacks[kNumChannels];
-    std::size_t copies;
   };
 
   CudaStream stream(Role role) const { return streams_[static_cast<int>(role)]->get(); }

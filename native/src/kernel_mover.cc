@@ -17,7 +17,8 @@ namespace {
 
 static_assert(kStaging == MoveTable::kStaging);
 
-constexpr std::size_t kTableBytes = 128 << 10;
+// With the addresses of 74,000 arrays and what fingerprints need, below 1 MiB in all.
+constexpr std::size_t kTableBytes = 80 << 10;
 // Of the words of one move, which is cut into at most 31 boxes of 16 dims.
 constexpr std::size_t kMostOfOneMove = 16 << 10;
 
@@ -47,7 +48,7 @@ class KernelMover final : public GpuMover {
       operation.buffer = places_.at(operation.buffer);
       table.add(operation, {move.operation, move.first, move.count, 0}, move.offset,
                 move.place == kStaging ? kStaging : places_.at(move.place));
-      if (table.words().size() * sizeof(std::uint64_t) > kTableBytes - kMostOfOneMove) flush(table);
+      if (table.num_words() * sizeof(std::uint64_t) > kTableBytes - kMostOfOneMove) flush(table);
     }
     flush(table);
     batch.num_launches = launches_.size() - batch.first_launch;

@@ -125,26 +125,6 @@ void MoveTable::add(const Operation& operation, const Segment& segment, std::int
                 });
 }
 
-void MoveTable::add_zero(const ZeroRegion& region) {
-  const StridedBox box = coalesce(region.box, region.element_size);
-  if (num_elements(box) == 0) return;
-  // Both sides are the memory. The kernel knows no dtypes, so any does.
-  Box move = {region.buffer,
-              region.buffer,
-              region.offset_bytes,
-              region.offset_bytes,
-              DType::kU8,
-              DType::kU8,
-              region.element_size,
-              region.element_size,
-              box.ndim,
-              {}};
-  for (int k = 0; k < box.ndim; ++k) move.dims[k] = {box.size[k], box.stride[k], box.stride[k]};
-  move.merge_dims();
-  const std::int64_t run = move.take_run() * region.element_size;
-  add_rows(move, MoveKind::kRows, run, 1);
-}
-
 void MoveTable::add_box(Box& box) {
   if (box.num_elements() == 0) return;
   box.merge_dims();

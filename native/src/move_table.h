@@ -2,6 +2,7 @@
 #ifndef RESHARD_NATIVE_SRC_MOVE_TABLE_H_
 #define RESHARD_NATIVE_SRC_MOVE_TABLE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -10,7 +11,7 @@
 
 namespace reshard {
 
-// Boxes to pack, to unpack or to zero. Packing and unpacking need the same table; it is the kernel
+// Boxes to pack or to unpack. Both need the same table; it is the kernel
 // that goes one way or the other. Not thread-safe, `words` included.
 class MoveTable {
  public:
@@ -23,11 +24,11 @@ class MoveTable {
   void add(const Operation& operation, const Segment& segment, std::int64_t message_offset,
            std::uint32_t message_buffer = kStaging);
 
-  // Adds a region for reshard_zero; such a table holds nothing else.
-  void add_zero(const ZeroRegion& region);
-
   // What is uploaded as `table`; valid until the table changes.
   const std::vector<std::uint64_t>& words() const;
+
+  // How many words that are.
+  std::size_t num_words() const { return entries_.size() + records_.size(); }
 
   std::uint32_t num_moves() const { return static_cast<std::uint32_t>(entries_.size()); }
   std::uint32_t num_tiles() const { return static_cast<std::uint32_t>(num_tiles_); }

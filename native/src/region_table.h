@@ -2,6 +2,7 @@
 #ifndef RESHARD_NATIVE_SRC_REGION_TABLE_H_
 #define RESHARD_NATIVE_SRC_REGION_TABLE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -21,6 +22,7 @@ class RegionTable {
 
   // What is uploaded as `table`; valid until the table changes.
   const std::vector<std::uint64_t>& words() const;
+  std::size_t num_words() const { return entries_.size() + records_.size(); }
   std::uint32_t num_moves() const { return static_cast<std::uint32_t>(entries_.size()); }
   std::uint32_t num_tiles() const { return static_cast<std::uint32_t>(num_tiles_); }
   bool empty() const { return entries_.empty(); }

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
-#include <mutex>
 #include <set>
 #include <thread>
 #include <utility>
 
 #include "clock.h"
+#include "gpu_leftovers.h"
 #include "status.h"
 
 namespace reshard {
@@ -16,18 +16,6 @@ namespace {
 
 // How often the GPUs are asked when there is nothing else to do.
 constexpr std::chrono::microseconds kPollInterval{50};
-
-// How long a failed run waits for what it has queued; NCCL's kernels leave soon after an abort.
-constexpr std::int64_t kDrainNs = 500'000'000;
-
-// Keeps workers whose queued work does not end: freeing their memory could hand it to somebody else
-// while a kernel still writes to it.
-void keep_for_ever(std::unique_ptr<GpuWorker> worker) {
-  static std::mutex& mutex = *new std::mutex;
-  static auto& kept = *new std::vector<std::unique_ptr<GpuWorker>>;
-  const std::lock_guard<std::mutex> lock(mutex);
-  kept.push_back(std::move(worker));
-}
 
 }  // namespace
 
@@ -57,15 +45,22 @@ void RoundExecutor::begin(std::shared_ptr<GroupTransport> transport, void* const
   try {
     transport_->check();
     bind(*transport_);
-    begin_workers();
+    check_arguments();
   } catch (const Error& error) {
-    const bool is_refused =
-        error.code() == StatusCode::kInvalidArgument || error.code() == StatusCode::kUnsupported;
-    if (is_refused) {
-      end_run();
-    } else {
-      fail(error);
-    }
+    // Nothing is queued yet, so who called wrongly may call again.
+    const bool is_refused = error.code() == StatusCode::kInvalidArgument ||
+                            error.code() == StatusCode::kUnsupported ||
+                            error.code() == StatusCode::kInvalidState;
+    is_refused ? end_run() : fail(error);
+    throw;
+  } catch (const std::exception& error) {
+    fail(Error(StatusCode::kInternal, error.what()));
+    throw;
+  }
+  try {
+    begin_workers();
+  } catch (const std::exception& error) {
+    fail(Error(StatusCode::kSystem, error.what()));
     throw;
   }
   is_running_ = true;
@@ -98,6 +93,8 @@ void RoundExecutor::bind(const GroupTransport& transport) {
                 "program: it has no rounds, and GPUs move bytes in rounds. Give num_rounds, hops "
                 "and spans.");
   }
+  check_members(transport);
+  free_leftovers();
   workers_.clear();
   bound_transport_ = 0;
   const std::vector<GpuRank>& locals = transport.local_ranks();
@@ -113,13 +110,28 @@ void RoundExecutor::bind(const GroupTransport& transport) {
   bound_transport_ = transport.id();
 }
 
-void RoundExecutor::begin_workers() {
+// A peer that is unknown must not be found when half of a group is posted.
+void RoundExecutor::check_members(const GroupTransport& transport) const {
+  for (const Stream& stream : program_.streams) {
+    for (const std::int64_t rank : {stream.src_rank, stream.dst_rank}) {
+      if (transport.has_rank(rank)) continue;
+      throw Error(StatusCode::kInvalidArgument,
+                  text("program: rank ", rank, " is none of the communicator's."), kNoRank, rank);
+    }
+  }
+}
+
+void RoundExecutor::check_arguments() {
   if (!options_.streams.empty() && options_.streams.size() != workers_.size()) {
     throw Error(StatusCode::kInvalidArgument,
                 text("program: ", options_.streams.size(), " streams for ", workers_.size(),
                      " local ranks; give one for each, or none."));
   }
   for (const auto& worker : workers_) worker->check_places(addresses_);
+  for (const ZeroRegion& region : program_.zero_regions) worker_of(region.buffer);
+}
+
+void RoundExecutor::begin_workers() {
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     workers_[i]->begin(addresses_, caller_stream(i));
   }
@@ -168,12 +180,24 @@ bool RoundExecutor::progress(std::int64_t slice_ns) {
       wait_ns_ += monotonic_ns() - now;
     }
   } catch (const Error& error) {
-    fail(error);
-    throw;
+    const Error full = located(error);
+    fail(full);
+    throw full;
   } catch (const std::exception& error) {
     fail(Error(StatusCode::kInternal, error.what()));
     throw;
   }
+}
+
+// What NCCL and CUDA say tells neither the rank nor how far the run was.
+Error RoundExecutor::located(const Error& error) const {
+  const bool is_bare = error.code() == StatusCode::kSystem || error.code() == StatusCode::kPeerLost;
+  if (!is_bare || num_over_ >= schedule_.slots.size()) return error;
+  const bool is_alone = error.rank() == kNoRank && workers_.size() == 1;
+  return Error(error.code(),
+               text(error.message(), " It was in slot ", schedule_.slots[num_over_], ", number ",
+                    num_over_ + 1, " of ", schedule_.slots.size(), "."),
+               is_alone ? workers_.front()->rank() : error.rank(), error.peer());
 }
 
 // Queues what can be queued without waiting; returns whether it got on.
@@ -308,15 +332,14 @@ void RoundExecutor::fail(const Error& error) {
 // Waits for what is queued, a bounded time, and drops the workers.
 void RoundExecutor::drain_workers() {
   bound_transport_ = 0;
+  if (workers_.empty()) return;
   for (const auto& worker : workers_) worker->mark_rest();
-  const std::int64_t deadline = monotonic_ns() + kDrainNs;
-  for (std::unique_ptr<GpuWorker>& worker : workers_) {
-    while (!worker->is_idle() && monotonic_ns() < deadline) {
-      std::this_thread::sleep_for(kPollInterval);
-    }
-    if (!worker->is_idle()) keep_for_ever(std::move(worker));
-  }
+  const auto all = std::make_shared<std::vector<std::unique_ptr<GpuWorker>>>(std::move(workers_));
   workers_.clear();
+  free_when_idle(all, [workers = all.get()] {
+    return std::all_of(workers->begin(), workers->end(),
+                       [](const auto& worker) { return worker->is_idle(); });
+  });
 }
 
 void RoundExecutor::end_run() {

@@ -50,6 +50,8 @@ class RoundExecutor {
 
   void set_buffers(void* const* buffers, std::size_t num_buffers);
   void bind(const GroupTransport& transport);
+  void check_members(const GroupTransport& transport) const;
+  void check_arguments();
   void begin_workers();
   void fill_zeros();
   std::size_t worker_of(std::uint32_t buffer) const;
@@ -61,6 +63,7 @@ class RoundExecutor {
   bool all_over(std::size_t slot) const;
   CudaStream caller_stream(std::size_t worker) const;
   [[noreturn]] void throw_timeout() const;
+  Error located(const Error& error) const;
   void finish(std::int64_t now);
   void fail(const Error& error);
   void drain_workers();

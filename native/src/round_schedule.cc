@@ -186,6 +186,9 @@ class ScheduleWriter {
     const bool is_near = shares_domain_(stream.src_rank, stream.dst_rank);
     ChannelSlot& part =
         slot_of(stream).channels[static_cast<int>(is_near ? Channel::kDomain : Channel::kNetwork)];
+    for (std::size_t i = first; i < last; ++i) {
+      (is_send ? schedule_.bytes_sent : schedule_.bytes_received) += wire_bytes(pieces_[i]);
+    }
     part.sends_arrivals = part.sends_arrivals || (is_send && stream.hop > 0);
     std::vector<Message> messages;
     Message small{is_send, peer, 0, 0, kStaging};
@@ -230,7 +233,6 @@ class ScheduleWriter {
         place = part.groups.insert(place, {number, {}});
       }
       place->messages.push_back(messages[i]);
-      (messages[i].is_send ? schedule_.bytes_sent : schedule_.bytes_received) += messages[i].nbytes;
       ++schedule_.num_messages;
     }
   }
@@ -245,24 +247,27 @@ class ScheduleWriter {
   }
 
   // Copies inside a rank, whose two ends are alike (program_table.cc): in one pass where either end
-  // is one run of memory.
+  // is one run of memory. Those of what earlier slots brought wait for it, as the domain's do.
   void write_inside(std::size_t sent, std::size_t received, std::size_t count) {
+    const Stream& stream = program_.streams[pieces_[sent].stream];
+    const bool is_relay = stream.hop > 0;
+    ChannelSlot& part =
+        slot_of(stream).channels[static_cast<int>(is_relay ? Channel::kDomain : Channel::kNetwork)];
+    part.sends_arrivals = part.sends_arrivals || is_relay;
+    std::vector<Move>& packs = is_relay ? part.relays : part.packs;
     for (std::size_t i = 0; i < count; ++i) {
       const Piece& from = pieces_[sent + i];
       const Piece& to = pieces_[received + i];
       const Operation& source = program_.operations[from.operation];
       const Operation& destination = program_.operations[to.operation];
-      const Stream& stream = program_.streams[from.stream];
-      RankSlot& slot = slot_of(stream);
-      ChannelSlot& part = slot.channels[static_cast<int>(Channel::kNetwork)];
       std::int64_t offset = 0;
       if (find_run(destination, to, &offset)) {
-        slot.copies.push_back({from.operation, from.first, from.count, offset, destination.buffer});
+        packs.push_back({from.operation, from.first, from.count, offset, destination.buffer});
       } else if (find_run(source, from, &offset)) {
         part.unpacks.push_back({to.operation, to.first, to.count, offset, source.buffer});
       } else {
         offset = take_staging(stream, wire_bytes(from));
-        part.packs.push_back({from.operation, from.first, from.count, offset, kStaging});
+        packs.push_back({from.operation, from.first, from.count, offset, kStaging});
         part.unpacks.push_back({to.operation, to.first, to.count, offset, kStaging});
       }
       schedule_.bytes_local += wire_bytes(from);

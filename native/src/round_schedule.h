@@ -62,7 +62,6 @@ struct ChannelSlot {
 
 struct RankSlot {
   ChannelSlot channels[kNumChannels];
-  std::vector<Move> copies;  // inside the rank, packed straight into the destination
   std::int64_t staging_bytes = 0;
 };
 
@@ -77,7 +76,7 @@ struct RankRounds {
 struct RoundSchedule {
   std::vector<std::int64_t> slots;  // those in which this process has something to do, ascending
   std::vector<RankRounds> ranks;
-  std::int64_t bytes_sent = 0;  // to other ranks, padding of messages included
+  std::int64_t bytes_sent = 0;  // to other ranks, without what aligns pieces in messages
   std::int64_t bytes_received = 0;
   std::int64_t bytes_local = 0;  // inside ranks
   std::int64_t num_messages = 0;

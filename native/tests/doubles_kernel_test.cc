@@ -177,7 +177,7 @@ TEST(modules_and_functions_are_checked) {
   CHECK_EQ(cuModuleLoadData(&module, "\177ELF and more"), 0);
   CUfunction function = nullptr;
   CHECK_EQ(cuModuleGetFunction(&function, module, "another_kernel"), 500);
-  CHECK_EQ(cuModuleGetFunction(&function, module, "reshard_zero"), 0);
+  CHECK_EQ(cuModuleGetFunction(&function, module, "reshard_pack"), 0);
   CHECK_EQ(cuda_violations(), "");
   void* params[5] = {};
   CHECK_EQ(cuLaunchKernel(function, 0, 1, 1, 256, 1, 1, 0, nullptr, params, nullptr), 1);

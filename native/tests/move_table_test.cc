@@ -1,4 +1,4 @@
-// Tables of moves: zeros, boxes beyond 2^32 bytes, every value of every cast, sizes; and that the
+// Tables of moves: boxes beyond 2^32 bytes, every value of every cast, sizes; and that the
 // comparison of kernels_test sees what it must see.
 #include "move_table.h"
 
@@ -41,25 +41,6 @@ void run(const char* name, const MoveTable& table, std::byte* memory, std::byte*
 
 TEST(an_unknown_kernel_is_told) {
   CHECK_TRUE(!reshard::kernels::run_on_host("reshard_nothing", 1, 1, nullptr));
-}
-
-TEST(zeros_are_written_inside_and_nothing_outside) {
-  Random random(std::random_device{}());
-  for (int round = 0; round < 400; ++round) {
-    const std::int64_t width = std::int64_t{1} << random.between(0, 4);
-    const RandomDims dims = {static_cast<int>(random.between(0, 6)), 4000, 200};
-    const PlacedBox placed = random_placed_box(random, width, dims, Strides::kDistinct);
-    Memory actual(static_cast<std::size_t>(placed.span),
-                  static_cast<std::size_t>(random.between(0, 15)), random.next());
-    Memory expected = actual;
-    MoveTable table;
-    table.add_zero({0, placed.base, width, placed.box});
-    CHECK_EQ(table.empty(), num_elements(placed.box) == 0);
-    run("reshard_zero", table, actual.data(), nullptr);
-    fill_zero(placed.box, expected.data() + placed.base, width);
-    CHECK_EQ(actual.first_difference(expected), std::string("none"));
-  }
-  CHECK_EQ(reshard::kernels::misaligned_accesses().load(), std::uint64_t{0});
 }
 
 // All 2^16 patterns of two-byte floats, NaNs too, and as many of the others, through vectors,

@@ -71,7 +71,6 @@ class ByHand {
     const RankSlot* own = find(r, slot);
     if (own == nullptr) return;
     staging_[r].assign(static_cast<std::size_t>(own->staging_bytes), std::byte{0xEE});
-    copy(r, own->copies, true);
     for (int channel = 0; channel < kNumChannels; ++channel) {
       const ChannelSlot& part = own->channels[channel];
       copy(r, part.packs, true);
@@ -220,8 +219,8 @@ TEST(copies_inside_a_rank_take_one_pass_where_an_end_is_dense) {
     return make_round_schedule(program, {0}, never_near);
   };
   const RankSlot to_dense = schedule_of(2, 1).ranks[0].slots[0];
-  CHECK_EQ(to_dense.copies.size(), 1U);
-  CHECK_EQ(to_dense.copies[0].place, 1U);
+  CHECK_EQ(to_dense.channels[0].packs.size(), 1U);
+  CHECK_EQ(to_dense.channels[0].packs[0].place, 1U);
   const RankSlot from_dense = schedule_of(1, 2).ranks[0].slots[0];
   CHECK_EQ(from_dense.channels[0].unpacks.size(), 1U);
   CHECK_EQ(from_dense.channels[0].unpacks[0].place, 0U);
@@ -230,6 +229,22 @@ TEST(copies_inside_a_rank_take_one_pass_where_an_end_is_dense) {
   CHECK_EQ(both.channels[0].packs.size() + both.channels[0].unpacks.size(), 2U);
   CHECK_TRUE(both.staging_bytes >= 100);
   CHECK_EQ(schedule_of(2, 3).bytes_local, 100);
+}
+
+TEST(a_rank_that_stores_elements_twice_copies_them_when_they_have_come) {
+  // Rank 0 hands a tensor to rank 1, which hands it to itself.
+  RoundCase what = {{{100, kI32, {0, 1, 1}}}, {{0, 0, 1, 0}}, 4, 1};
+  const RoundSchedule without = RoundProcess({1}, what).schedule(never_near);
+  CHECK_EQ(without.slots.size(), 4U);
+  what.handovers.push_back({0, 1, 1, 1});
+  const RoundSchedule schedule = RoundProcess({1}, what).schedule(never_near);
+  CHECK_EQ(schedule.slots.size(), 5U);
+  for (std::size_t slot = 1; slot < 5; ++slot) {
+    const ChannelSlot& part = schedule.ranks[0].slots[slot].channels[1];
+    CHECK_TRUE(part.sends_arrivals);
+    CHECK_EQ(part.relays.size(), 1U);
+  }
+  CHECK_TRUE(schedule.ranks[0].slots[4].channels[0].unpacks.empty());
 }
 
 TEST(random_exchanges_bring_every_byte_to_its_place) {

@@ -9,11 +9,12 @@ import platform
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from reshard.device_kernels import find_nvrtc
 from reshard.errors import NativeLibraryError, UnsupportedError
 from reshard.nccl_choice import nccl_version_text
 from reshard.nccl_copies import NcclCopy, find_nccl, loaded_files, several_loaded
@@ -56,15 +57,16 @@ def checks() -> list[Check]:
     """Returns all facts, section by section."""
     native = list(_native())
     is_loaded = all(check.status != "error" for check in native)
+    libraries = list(_libraries(is_loaded))
     shared = list(_machine())
     has_shared_memory = all(check.status == "ok" for check in shared)
     return [
         *_python(),
         *native,
         *map(_package, _PACKAGES),
-        *_libraries(is_loaded),
+        *libraries,
         *shared,
-        *_usable(is_loaded, has_shared_memory),
+        *_usable(is_loaded, has_shared_memory, libraries),
     ]
 
 
@@ -128,6 +130,12 @@ def _libraries(is_loaded: bool) -> Iterator[Check]:
             yield _nccl(name, copy)
         else:
             yield Check("libraries", name, f"{copy.path}, {_ORIGINS[copy.origin]}", "missing")
+    nvrtc = find_nvrtc()
+    if nvrtc:
+        yield Check("libraries", "libnvrtc", f"{nvrtc[0].path}, {_ORIGINS[nvrtc[0].origin]}")
+    else:
+        what = "found nowhere; GPUs then copy more slowly, and cannot cast or verify"
+        yield Check("libraries", "libnvrtc", what, "missing")
     yield _cuda() if is_loaded else Check("libraries", "libcuda.so.1", "not looked for", "missing")
 
 
@@ -174,17 +182,25 @@ def _machine() -> Iterator[Check]:
     yield Check("machine", str(_SHARED_MEMORY), free)
 
 
-def _usable(is_loaded: bool, has_shared_memory: bool) -> Iterator[Check]:
+def _usable(
+    is_loaded: bool, has_shared_memory: bool, libraries: Sequence[Check]
+) -> Iterator[Check]:
     has_numpy = importlib.util.find_spec("numpy") is not None
     needs = [] if is_loaded else ["the native library"]
     loopback = needs + ([] if has_numpy else ["numpy"])
     shared = needs + ([] if has_shared_memory else ["shared memory"])
+    are_there = {check.name for check in libraries if check.status == "ok"}
+    gpus = needs + [
+        what
+        for name, what in (("libnccl.so.2", "NCCL"), ("libcuda.so.1", "a GPU with its driver"))
+        if name not in are_there
+    ]
     for name, what, missing in (
         ("loopback", "all ranks in one process", loopback),
         ("shm", "processes of one machine", shared),
+        ("nccl", "GPUs of one machine or of several", gpus),
     ):
         if missing:
             yield Check("transports", name, f"needs {' and '.join(missing)}", "missing")
         else:
             yield Check("transports", name, what)
-    yield Check("transports", "nccl", "not built yet", "missing")

@@ -50,7 +50,7 @@ LAYERS = {
     "session": {
         "network_cards", "machine", "copy_rate", "report", "outcome", "transport_choice",
         "end_arguments",
-        "contribution", "epoch_transport", "shm_epoch", "nccl_epoch", "session",
+        "contribution", "epoch_transport", "run_watch", "shm_epoch", "nccl_epoch", "session",
     },
     "ends": {
         "refit_end", "beginning", "source", "destination", "loopback", "simulation",

@@ -32,6 +32,7 @@ from reshard import (
     Source,
     TensorSpec,
     Topology,
+    device_kernels,
 )
 from reshard import plan as plan_module
 from reshard.loopback import buffer_of_array
@@ -43,23 +44,34 @@ __all__ = [
     "check_numbers",
     "close",
     "close_end_only",
+    "close_in_a_group",
     "damage_buffers",
     "damage_buffers_in_place",
     "fail_to_prepare",
     "failing_attempts",
     "fill",
     "fill_with_numbers",
+    "forget_nvrtc",
     "gpu_numbers",
+    "group_numbers",
+    "inject",
+    "inject_nothing",
+    "kill_after_moving",
     "memory_digest",
     "messages_received",
     "open_destination",
     "open_source",
     "pause_before_moving",
+    "peak_device_bytes",
+    "plan_numbers",
+    "pretend_host",
     "pretend_planner_version",
     "publish",
     "publish_filled",
     "publish_many",
     "publish_until_error",
+    "publish_versions",
+    "put_on_host",
     "raise_before_moving",
     "refit",
     "refit_many",
@@ -67,6 +79,8 @@ __all__ = [
     "repair_buffers",
     "replace_specs",
     "resources",
+    "seconds_to_close",
+    "settled_gpu_numbers",
     "spoil_replica",
     "staging_mapped",
     "state_of",
@@ -126,6 +140,10 @@ def _allocate(desk: Desk) -> None:
             if shape is not None:
                 bits = np.zeros(shape, bit_dtype(spec.dtype.itemsize))
                 desk.arrays[rank, spec.name] = as_dtype(bits, spec.dtype)
+    _make_buffers(desk)
+
+
+def _make_buffers(desk: Desk) -> None:
     desk.buffers = {key: buffer_of_array(array) for key, array in desk.arrays.items()}
     if hasattr(desk, "doubles"):
         _put_on_gpus(desk)
@@ -146,6 +164,45 @@ def use_gpus(desk: Desk, cuda: str, nccl: str, first_device: int) -> None:
     desk.registered = []
 
 
+def forget_nvrtc(desk: Desk) -> None:
+    """Makes this process one without NVRTC, where plain copies do what kernels would."""
+    device_kernels._images.clear()
+    device_kernels._candidates = lambda: iter(())
+
+
+def inject(desk: Desk, name: str, value: int) -> None:
+    """Makes something happen in the double of NCCL of this process."""
+    desk.doubles.inject(name, value)
+
+
+def inject_nothing(desk: Desk) -> None:
+    """Takes back what was injected."""
+    names = ("async_error_group", "hang_group", "kill_group", "hang_init", "fail_init")
+    for name in names if hasattr(desk, "doubles") else ():
+        desk.doubles.inject(name, 0)
+    if hasattr(desk, "doubles"):
+        desk.doubles.inject("async_error_code", 2)  # as it is at the start
+
+
+def settled_gpu_numbers(desk: Desk) -> dict[str, int]:
+    """Returns what the doubles count as in use when nothing more of it goes away by itself.
+
+    A stream that was destroyed while it had work ends a moment later.
+    """
+    limit = time.monotonic() + _SETTLE_S
+    while True:
+        used = {name: count for name, count in gpu_numbers(desk).items() if count}
+        if not used or time.monotonic() > limit:
+            return used
+        os.sched_yield()
+
+
+def publish_versions(desk: Desk, first: int, count: int, verify: bool) -> None:
+    """Fills and publishes several versions in a row."""
+    for version in range(first, first + count):
+        publish_filled(desk, version, {"verify": verify})
+
+
 def _put_on_gpus(desk: Desk) -> None:
     for address in desk.registered:
         desk.doubles.unregister(address)
@@ -158,6 +215,39 @@ def _put_on_gpus(desk: Desk) -> None:
         desk.doubles.register(buffer.address + low, high - low, device)
         desk.registered.append(buffer.address + low)
         desk.buffers[key] = dataclasses.replace(buffer, device=device)
+
+
+def pretend_host(desk: Desk, name: str) -> None:
+    """Makes this process say that it runs on another machine; only GPUs reach across machines."""
+    import reshard.contribution as contribution
+
+    own = contribution.this_machine()
+    machine = type(own)(name, name, own.network_namespace, own.num_cards, own.card_bytes_per_second)
+    contribution.this_machine = lambda: machine
+
+
+def plan_numbers(desk: Desk) -> tuple[int, int]:
+    """Returns the hops of the plan, and the bytes that this process's ranks receive in it."""
+    session = desk.end._session
+    plan, local = session.plan, session._ranks
+    return plan.num_hops, sum(plan.nbytes(each) for rank in local for each in plan.receives(rank))
+
+
+def put_on_host(desk: Desk) -> None:
+    """Takes the arrays of this process off the GPUs."""
+    desk.buffers = {k: dataclasses.replace(b, device=None) for k, b in desk.buffers.items()}
+
+
+def peak_device_bytes(desk: Desk) -> int:
+    """Returns the most device memory that this process had at a time since it was last asked."""
+    peak: int = desk.doubles.cuda("peak_bytes")
+    desk.doubles.reset()
+    return peak
+
+
+def group_numbers(desk: Desk) -> dict[str, int]:
+    """Returns what the double of NCCL counted in this process."""
+    return {name: desk.doubles.nccl(name) for name in ("groups", "operations", "largest_group")}
 
 
 def violations(desk: Desk) -> str:
@@ -336,6 +426,39 @@ def tell_before_moving(desk: Desk) -> None:
     _before_moving(desk, lambda: tell("moving"))
 
 
+def kill_after_moving(desk: Desk) -> None:
+    """Makes the next refit end this process when it has moved all that it had to."""
+
+    def end() -> None:
+        desk.end._session._done = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+
+    _before_moving(desk, end)
+
+
+def close_in_a_group(desk: Desk) -> None:
+    """Makes another thread close this end when the next refit has posted a group that hangs."""
+    desk.doubles.inject("hang_group", 1)
+    before = desk.doubles.nccl("groups")
+
+    def close() -> None:
+        limit = time.monotonic() + _SETTLE_S
+        while desk.doubles.nccl("groups") == before and time.monotonic() < limit:
+            os.sched_yield()
+        start = time.monotonic()
+        desk.end.close()
+        desk.seconds_to_close = time.monotonic() - start
+
+    desk.closer = threading.Thread(target=close)
+    _before_moving(desk, desk.closer.start)
+
+
+def seconds_to_close(desk: Desk) -> float:
+    """Returns how long that thread needed."""
+    desk.closer.join(_SETTLE_S)
+    seconds: float = desk.seconds_to_close
+    return seconds
+
+
 def raise_before_moving(desk: Desk, message: str) -> None:
     """Makes the next refit fail in this process when bytes are about to move."""
 
@@ -484,7 +607,7 @@ def transpose_memory(desk: Desk) -> None:
         moved = np.zeros(tuple(reversed(array.shape)), array.dtype).T
         moved[...] = array
         desk.arrays[key] = moved
-    desk.buffers = {key: buffer_of_array(array) for key, array in desk.arrays.items()}
+    _make_buffers(desk)
 
 
 def _count(folder: str) -> int:

@@ -1,33 +1,22 @@
-"""Refits over NCCL between programs of real processes, on doubles of GPUs that move bytes."""
+"""Refits over NCCL: what they have beyond those over shared memory (test_refit.py runs on both)."""
 
 from __future__ import annotations
 
 import pytest
 from helpers import refit_programs as programs
-from helpers.full_doubles import full_doubles
-from helpers.refit_models import Program, fsdp_side, open_all, tp_side
+from helpers.gpu_team import GPU_ENVIRONMENT, assert_clean, put_on_gpus
+from helpers.refit_models import Program, open_all
 from helpers.team import Team
 
-from reshard.device_kernels import kernel_image
+from reshard import Box, BoxLayout, DType, Layout, Mesh, Shard, TensorSpec
 
 pytestmark = pytest.mark.processes
-
-_RANKS_PER_PROCESS = 4
-_ENVIRONMENT = {
-    "CUDA_DOUBLE_DEVICES": "32",
-    "CUDA_DOUBLE_MAX_DELAY_US": "100",
-}
 
 
 @pytest.fixture(scope="module")
 def team():
-    # Compiled once, by whoever comes first, and not by eight processes at once.
-    assert kernel_image("sm_90") is not None
-    with Team(8, environment=_ENVIRONMENT) as running:
-        for process in range(running.num_processes):
-            place = str(full_doubles().cuda), str(full_doubles().nccl)
-            first = process * _RANKS_PER_PROCESS
-            running.call([process], programs.use_gpus, *place, first)
+    with Team(8, environment=GPU_ENVIRONMENT) as running:
+        put_on_gpus(running)
         yield running
 
 
@@ -37,9 +26,7 @@ def everybody(team):
     yield team
     processes = range(team.num_processes)
     team.values(processes, programs.close)
-    assert set(team.values(processes, programs.violations)) == {""}
-    for counts in team.values(processes, programs.gpu_numbers):
-        assert set(counts.values()) == {0}, counts
+    assert_clean(team, processes)
 
 
 def refit_once(team, sources, destinations, version, options=None):
@@ -57,32 +44,113 @@ def assert_holds(team, processes, version):
     assert states == [("ready", version)] * len(processes)
 
 
-@pytest.mark.parametrize(("num_sources", "num_destinations"), [(1, 1), (2, 2), (3, 5)])
-def test_versions_arrive_one_after_the_other(everybody, num_sources, num_destinations):
+@pytest.fixture
+def hosts(everybody):
+    """Processes 0 and 1 on one machine, 2 to 4 on a second, 5 to 7 on a third."""
     team = everybody
-    sources = range(num_sources)
-    engines = range(num_sources, num_sources + num_destinations)
-    open_all(
-        team,
-        Program(sources, fsdp_side(num_sources)),
-        [Program(engines, tp_side(num_destinations))],
-    )
-    for version in (1, 2, 7):
-        reports = refit_once(team, sources, engines, version)
-        assert_holds(team, engines, version)
-        for report in reports:
-            assert (report.version, report.epoch, report.num_parameters) == (version, 1, 11)
-            assert report.nbytes >= report.nbytes_held
-            assert 0 < report.peak_staging_bytes <= 64 << 20
+    for process, host in enumerate("aabbbccc"):
+        team.call([process], programs.pretend_host, host)
+    yield team
+    for process in range(team.num_processes):
+        team.call([process], programs.pretend_host, "a")
 
 
-def test_one_process_may_drive_several_ranks(everybody):
-    team = everybody
+def replicas(num_ranks):
+    everywhere = Layout.replicated(Mesh.of(dp=num_ranks))
+    return [TensorSpec("w", (600, 1000), "float32", everywhere), *_small(everywhere)]
+
+
+def _small(layout):
+    return [TensorSpec(f"v{n}", (n, 3), "int32", layout) for n in (1, 2, 7)]
+
+
+def shards(num_ranks):
+    rows = Layout(Mesh.of(fsdp=num_ranks), (Shard(0),))
+    return [TensorSpec("w", (600, 1000), "float32", rows), *_small(rows)]
+
+
+def test_each_byte_enters_a_machine_once_and_is_passed_on_inside(hosts):
+    team = hosts
+    open_all(team, Program([0, 1], shards(2)), [Program(range(2, 8), replicas(6))])
+    for version in (1, 2, 3):
+        refit_once(team, [0, 1], range(2, 8), version)
+        assert_holds(team, range(2, 8), version)
+    numbers = team.values(range(8), programs.plan_numbers)
+    # From a holder into a machine, or from machine to machine, and then inside.
+    assert {hops for hops, _ in numbers} == {3}
+    whole = 600 * 1000 * 4 + 10 * 3 * 4
+    assert [received for _, received in numbers[2:]] == [whole] * 6
+    for process in range(8):
+        assert team.call([process], programs.group_numbers)[0].get()["largest_group"] <= 1024
+
+
+def test_small_staging_memory_takes_more_rounds(hosts):
+    team = hosts
+    options = {"staging_bytes": 1 << 20}
     open_all(
         team,
-        Program([0, 1], fsdp_side(3), ranks=[[2, 0], [1]]),
-        [Program([2, 3], tp_side(4), ranks=[[3], [0, 1, 2]])],
+        Program([0, 1], shards(2), options=options),
+        [Program(range(2, 8), replicas(6), options=options)],
     )
-    for version in (1, 2):
-        refit_once(team, [0, 1], [2, 3], version)
-        assert_holds(team, [2, 3], version)
+    reports = refit_once(team, [0, 1], range(2, 8), 5)
+    assert_holds(team, range(2, 8), 5)
+    assert all(0 < report.peak_staging_bytes <= 1 << 20 for report in reports)
+
+
+def test_a_chain_of_machines_relays(everybody):
+    # One source and seven machines of one GPU each: the source alone would send seven times.
+    team = everybody
+    for process in range(8):
+        team.call([process], programs.pretend_host, f"machine {process}")
+    open_all(team, Program([0], shards(1)), [Program(range(1, 8), replicas(7))])
+    refit_once(team, [0], range(1, 8), 4)
+    assert_holds(team, range(1, 8), 4)
+    assert team.call([1], programs.plan_numbers)[0].get()[0] > 2
+    for process in range(8):
+        team.call([process], programs.pretend_host, "a")
+
+
+@pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16, DType.FLOAT8_E4M3FN])
+def test_dtypes_are_cast_on_the_gpu_before_they_travel(everybody, dtype):
+    team = everybody
+    casts = {"casts": [(DType.FLOAT32, dtype)]}
+    rows = Layout(Mesh.of(tp=2), (Shard(0),))
+    columns = Layout(Mesh.of(tp=2), (Shard(1),))
+    shapes = {"a": (40, 30), "b": (7, 500)}
+    source = [TensorSpec(name, shape, "float32", rows) for name, shape in shapes.items()]
+    target = [TensorSpec(name, shape, dtype, columns) for name, shape in shapes.items()]
+    open_all(team, Program([0, 1], source, options=casts), [Program([2, 3], target)])
+    team.values([0, 1], programs.fill_with_numbers)
+    for process in (2, 3):
+        team.start(process, programs.refit)
+    for process in (0, 1):
+        team.start(process, programs.publish, 1)
+    reports = [team.result(process).get() for process in range(4)]
+    assert team.values([2, 3], programs.check_numbers) == [True, True]
+    assert reports[0].nbytes == (40 * 30 + 7 * 500) * dtype.itemsize
+
+
+def test_ranks_without_elements_are_no_members(everybody):
+    # Rank 2 holds nothing of either tensor, so nobody knows its GPU.
+    team = everybody
+    layout = BoxLayout({0: (Box((0,), (3,)),), 1: (Box((3,), (7,)),), 2: ()})
+    source = [TensorSpec("w", (10,), "int64", layout)]
+    open_all(team, Program([0, 1, 2], source), [Program([3], shards_of("w", (10,), "int64"))])
+    refit_once(team, [0, 1, 2], [3], 9)
+    assert_holds(team, [3], 9)
+
+
+def shards_of(name, shape, dtype):
+    return [TensorSpec(name, shape, dtype, Layout.replicated(Mesh.of(tp=1)))]
+
+
+def test_host_and_gpu_memory_do_not_meet(everybody):
+    team = everybody
+    open_all(team, Program([0], shards(1)), [Program([1], replicas(1))])
+    team.call([1], programs.put_on_host)
+    team.start(1, programs.refit)
+    team.start(0, programs.publish_filled, 1)
+    for process in (0, 1):
+        answer = team.result(process)
+        assert "UnsupportedError" in answer.kinds
+        assert "host memory" in answer.message

@@ -19,7 +19,7 @@ def test_sections_and_verdict(capsys):
     assert done.code == 0
     for section in ("python", "reshard", "packages", "libraries", "machine", "transports"):
         assert f"\n{section}\n" in f"\n{done.out}"
-    assert "not built yet" in done.out
+    assert "\n  nccl      needs NCCL and a GPU with its driver [missing]\n" in done.out
     assert done.out.endswith("reshard works here\n")
 
 
@@ -92,16 +92,25 @@ def test_without_the_native_library_nothing_is_opened(monkeypatch):
     monkeypatch.setattr(machine_checks, "several_loaded", lambda: "")
     found = {check.name: check for check in machine_checks._libraries(False)}
     assert found["libnccl.so.2"].value == "/nowhere/libnccl.so.2, named by RESHARD_NCCL_LIBRARY"
-    assert {check.status for check in found.values()} == {"missing"}
+    statuses = {name: check.status for name, check in found.items() if name != "libnvrtc"}
+    assert set(statuses.values()) == {"missing"}
 
 
 def test_shared_memory_that_does_not_work(monkeypatch, tmp_path):
     monkeypatch.setattr(machine_checks, "_SHARED_MEMORY", tmp_path / "nowhere")
     found = [check for check in machine_checks._machine() if check.name.endswith("nowhere")]
     assert [check.status for check in found] == ["missing"]
-    assert next(machine_checks._usable(True, True)).status == "ok"
-    usable = {check.name: check.status for check in machine_checks._usable(True, False)}
+    assert next(machine_checks._usable(True, True, [])).status == "ok"
+    usable = {check.name: check.status for check in machine_checks._usable(True, False, [])}
     assert usable["shm"] == "missing"
+
+
+def test_nccl_is_usable_where_its_libraries_are():
+    libraries = [Check("libraries", name, "") for name in ("libnccl.so.2", "libcuda.so.1")]
+    usable = {check.name: check for check in machine_checks._usable(True, True, libraries)}
+    assert usable["nccl"].status == "ok"
+    usable = {check.name: check for check in machine_checks._usable(True, True, libraries[:1])}
+    assert usable["nccl"].value == "needs a GPU with its driver"
 
 
 def test_several_loaded_copies_are_told(monkeypatch):

@@ -17,7 +17,7 @@ from reshard.library_files import LibraryFile
 ROOT = Path(__file__).resolve().parents[2]
 REPORT = ROOT / "build" / "kernel-report.txt"
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
-KERNELS = {"reshard_pack", "reshard_unpack", "reshard_zero", "reshard_fingerprint_regions"}
+KERNELS = {"reshard_pack", "reshard_unpack", "reshard_fingerprint_regions"}
 # Three blocks of 256 threads on a multiprocessor, which has 65,536.
 MAX_REGISTERS = 80
 IMAGE = b"\x7fELF machine code"

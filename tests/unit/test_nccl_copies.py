@@ -12,6 +12,7 @@ from helpers.source_text import ROOT
 
 from reshard import UnsupportedError, nccl_copies
 from reshard._native_libraries import CudaLibrary, NcclLibrary
+from reshard.library_files import files_in_wheels
 from reshard.nccl_choice import NcclOffer, nccl_version_text
 from reshard.nccl_copies import NcclCopy, find_nccl, loaded_files, nccl_offers, open_offer
 
@@ -23,6 +24,11 @@ def _nothing_is_there(monkeypatch):
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
     monkeypatch.setattr("ctypes.util.find_library", lambda name: None)
     monkeypatch.setattr("reshard.nccl_copies.loaded_files", lambda stem: [])
+    installed = set(files_in_wheels(["nvidia-nccl-cu12", "nvidia-nccl-cu13"], ["libnccl.so.2"]))
+    monkeypatch.setattr(
+        "reshard.nccl_copies.files_in_wheels",
+        lambda *wanted: [found for found in files_in_wheels(*wanted) if found not in installed],
+    )
 
 
 def wheel(folder, name="nvidia_nccl_cu12", version="2.32.3"):
@@ -240,9 +246,11 @@ def test_offers_of_a_process_that_has_two_copies(tmp_path):
     own = nccl_double(tmp_path / "own", "NCCL_DOUBLE_VERSION=23007")
     code = f"""
 import ctypes, logging
+import reshard.nccl_copies
 from reshard.nccl_choice import NcclOffer
 from reshard.nccl_copies import nccl_offers, open_offer
 logging.basicConfig(format="%(levelname)s %(message)s", force=True)
+reshard.nccl_copies.files_in_wheels = lambda *wanted: []  # hides what is installed
 ctypes.CDLL({str(first)!r})
 before = nccl_offers()
 assert [offer.version for offer in before] == [22705], before

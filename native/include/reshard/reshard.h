@@ -113,7 +113,7 @@ RESHARD_API const char* reshard_cuda_path(const reshard_cuda* cuda);
 /* ---- kernels ----------------------------------------------------------------------------------
  */
 
-/* The kernels that pack, unpack, zero and fingerprint on a GPU, compiled for one architecture. */
+/* The kernels that pack, unpack and fingerprint on a GPU, compiled for one architecture. */
 typedef struct reshard_kernels reshard_kernels;
 
 /* The whole text that is compiled: it includes no header. Static memory. */

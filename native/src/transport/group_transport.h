@@ -39,6 +39,9 @@ class GroupTransport : public Transport {
   // The ranks of this process, ascending.
   virtual const std::vector<GpuRank>& local_ranks() const = 0;
 
+  // Whether a rank is one of the communicator's.
+  virtual bool has_rank(std::int64_t rank) const = 0;
+
   // Whether two ranks have a channel of their domain.
   virtual bool shares_domain(std::int64_t a, std::int64_t b) const = 0;
 

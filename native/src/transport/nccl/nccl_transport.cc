@@ -23,6 +23,31 @@ constexpr std::int64_t kCloseNs = 2'000'000'000;
 
 bool is_fine(int result) { return result == kNcclSuccess || result == kNcclInProgress; }
 
+// A group of calls. One that stayed open would take in whatever its thread calls next.
+class CallGroup {
+ public:
+  explicit CallGroup(const NcclFunctions& nccl) : nccl_(nccl), result_(nccl.GroupStart()) {
+    is_open_ = result_ == kNcclSuccess;
+  }
+  ~CallGroup() {
+    if (is_open_) nccl_.GroupEnd();
+  }
+  CallGroup(const CallGroup&) = delete;
+  CallGroup& operator=(const CallGroup&) = delete;
+
+  // What its start said.
+  int result() const { return result_; }
+  int end() {
+    is_open_ = false;
+    return nccl_.GroupEnd();
+  }
+
+ private:
+  const NcclFunctions& nccl_;
+  int result_;
+  bool is_open_ = false;
+};
+
 }  // namespace
 
 NcclTransport::NcclTransport(NcclSetup setup) : setup_(std::move(setup)) {
@@ -120,7 +145,8 @@ bool NcclTransport::advance() {
 
 void NcclTransport::join() {
   const NcclFunctions& nccl = setup_.api->functions();
-  check_result(nullptr, nccl.GroupStart(), "starting a group");
+  CallGroup group(nccl);
+  check_result(nullptr, group.result(), "starting a group");
   int failure = kNcclSuccess;
   for (std::size_t i = 0; i < setup_.ranks.size() && is_fine(failure); ++i) {
     const GpuDevice::Scope scope(*setup_.ranks[i].device);
@@ -129,14 +155,15 @@ void NcclTransport::join() {
                                       static_cast<int>(setup_.members.size()), setup_.id,
                                       number_in(Channel::kNetwork, setup_.ranks[i].rank), &config);
   }
-  const int end = nccl.GroupEnd();
+  const int end = group.end();
   check_result(nullptr, failure, "joining");
   check_result(nullptr, end, "joining");
 }
 
 void NcclTransport::split() {
   const NcclFunctions& nccl = setup_.api->functions();
-  check_result(nullptr, nccl.GroupStart(), "starting a group");
+  CallGroup group(nccl);
+  check_result(nullptr, group.result(), "starting a group");
   int failure = kNcclSuccess;
   for (std::size_t i = 0; i < setup_.ranks.size() && is_fine(failure); ++i) {
     const std::int64_t rank = setup_.ranks[i].rank;
@@ -148,7 +175,7 @@ void NcclTransport::split() {
         nccl.CommSplit(communicators_[kNetwork][i], has_domain(rank) ? domain : kNcclSplitNoColor,
                        static_cast<int>(place), &communicators_[kDomain][i], &config);
   }
-  const int end = nccl.GroupEnd();
+  const int end = group.end();
   check_result(communicators_[kNetwork].front(), failure, "joining the domain");
   check_result(communicators_[kNetwork].front(), end, "joining the domain");
 }
@@ -184,7 +211,8 @@ void NcclTransport::check_result(NcclComm communicator, int result, const char* 
 void NcclTransport::post(Channel channel, const std::vector<GroupMessage>& messages) {
   const NcclFunctions& nccl = setup_.api->functions();
   const std::vector<NcclComm>& communicators = communicators_[static_cast<int>(channel)];
-  check_result(nullptr, nccl.GroupStart(), "starting a group");
+  CallGroup group(nccl);
+  check_result(nullptr, group.result(), "starting a group");
   int failure = kNcclSuccess;
   NcclComm failed = nullptr;
   for (const GroupMessage& message : messages) {
@@ -201,7 +229,7 @@ void NcclTransport::post(Channel channel, const std::vector<GroupMessage>& messa
     failed = communicator;
     break;
   }
-  const int end = nccl.GroupEnd();
+  const int end = group.end();
   check_result(failed, failure, "sending and receiving");
   check_result(failed, end, "sending and receiving");
 }
@@ -237,7 +265,8 @@ void NcclTransport::abort(const Error& reason) {
 
 void NcclTransport::stop() {
   stage_ = Stage::kOver;
-  for (std::vector<NcclComm>* each : {&communicators_[kDomain], &communicators_[kNetwork]}) {
+  // A split that is under way makes a communicator of the domain known until its parent is aborted.
+  for (std::vector<NcclComm>* each : {&communicators_[kNetwork], &communicators_[kDomain]}) {
     for (NcclComm& communicator : *each) {
       if (communicator != nullptr) setup_.api->functions().CommAbort(communicator);
       communicator = nullptr;
@@ -246,18 +275,22 @@ void NcclTransport::stop() {
 }
 
 void NcclTransport::close() {
-  const bool is_whole = stage_ == Stage::kConnected && !reason_;
+  bool is_whole = stage_ == Stage::kConnected;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_whole = is_whole && !reason_;
+  }
   if (is_whole) {
-    finalize(communicators_[kDomain]);
-    finalize(communicators_[kNetwork]);
+    const std::int64_t deadline = monotonic_ns() + kCloseNs;
+    finalize(communicators_[kDomain], deadline);
+    finalize(communicators_[kNetwork], deadline);
   }
   stop();
 }
 
 // Destroys communicators whose peers take part; leaves the others to be aborted.
-void NcclTransport::finalize(std::vector<NcclComm>& communicators) {
+void NcclTransport::finalize(std::vector<NcclComm>& communicators, std::int64_t deadline_ns) {
   const NcclFunctions& nccl = setup_.api->functions();
-  const std::int64_t deadline = monotonic_ns() + kCloseNs;
   for (const NcclComm communicator : communicators) {
     if (communicator != nullptr && !is_fine(nccl.CommFinalize(communicator))) return;
   }
@@ -266,7 +299,7 @@ void NcclTransport::finalize(std::vector<NcclComm>& communicators) {
     while (communicator != nullptr && state == kNcclInProgress) {
       if (nccl.CommGetAsyncError(communicator, &state) != kNcclSuccess) return;
       if (state == kNcclInProgress) {
-        if (monotonic_ns() >= deadline) return;
+        if (monotonic_ns() >= deadline_ns) return;
         std::this_thread::sleep_for(kPollInterval);
       }
     }

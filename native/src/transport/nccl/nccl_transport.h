@@ -44,6 +44,7 @@ class NcclTransport final : public GroupTransport {
   void close() override;
 
   const std::vector<GpuRank>& local_ranks() const override { return setup_.ranks; }
+  bool has_rank(std::int64_t rank) const override { return place_of(rank) >= 0; }
   bool shares_domain(std::int64_t a, std::int64_t b) const override;
   void post(Channel channel, const std::vector<GroupMessage>& messages) override;
   bool is_posted(Channel channel) override;
@@ -60,7 +61,7 @@ class NcclTransport final : public GroupTransport {
   void join();
   void split();
   bool advance();
-  void finalize(std::vector<NcclComm>& communicators);
+  void finalize(std::vector<NcclComm>& communicators, std::int64_t deadline_ns);
   void check_result(NcclComm communicator, int result, const char* what) const;
   // Whether all of them have taken over what was called. Throws what broke one.
   bool are_settled(const std::vector<NcclComm>& communicators, const char* what) const;

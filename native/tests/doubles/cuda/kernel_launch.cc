@@ -16,7 +16,7 @@ constexpr std::size_t kParams[] = {8, 8, 8, 4, 4};
 }  // namespace
 
 bool is_kernel(const std::string& name) {
-  return name == "reshard_pack" || name == "reshard_unpack" || name == "reshard_zero" ||
+  return name == "reshard_pack" || name == "reshard_unpack" ||
          name == "reshard_fingerprint_regions";
 }
 
@@ -40,9 +40,7 @@ void KernelLaunch::run(int device) {
       reinterpret_cast<const std::uint64_t*>(values_[1]),
       values_[2],
       static_cast<std::uint32_t>(values_[3]),
-      name_ == "reshard_zero"                  ? RecordKind::kZero
-      : name_ == "reshard_fingerprint_regions" ? RecordKind::kRegion
-                                               : RecordKind::kMove,
+      name_ == "reshard_fingerprint_regions" ? RecordKind::kRegion : RecordKind::kMove,
   };
   std::vector<AllocationPtr> held;
   if (!hold_kernel_memory(table, device, name_, &held)) return;

@@ -64,8 +64,7 @@ class Reader {
                    record[reshard::kernels::kMemoryOffsetWord], memory_run, memory, "memory")) {
       return false;
     }
-    return launch_.kind == RecordKind::kZero ||
-           hold_side(dims, shape.ndim, reshard::kernels::high_half(buffers),
+    return hold_side(dims, shape.ndim, reshard::kernels::high_half(buffers),
                      record[reshard::kernels::kWireOffsetWord], wire_run, wire, "message");
   }
 

@@ -12,7 +12,7 @@
 namespace doubles {
 
 // What a table's records are.
-enum class RecordKind { kMove, kZero, kRegion };
+enum class RecordKind { kMove, kRegion };
 
 struct KernelTable {
   const std::uint64_t* table;
