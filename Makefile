@@ -121,8 +121,7 @@ NO_GPU := no NVIDIA GPU is visible here (see nvidia-smi), so there is nothing to
 # PyTorch may pin an older NCCL than 2.30, from which on two ranks can share a GPU.
 .venv-gpu/.built: .venv-gpu/.requirements $(NATIVE_SOURCES)
 	@echo "building reshard into .venv-gpu (editable)"
-	@.venv-gpu/bin/pip install -qq -C build-dir=build/gpu -e '.[cuda12]'
-	@.venv-gpu/bin/pip install -qq --no-deps --upgrade nvidia-nccl-cu12
+	@.venv-gpu/bin/pip install -qq --config-settings=build-dir=build/gpu -e .
 	@touch $@
 
 .PHONY: test-gpu bench-gpu

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reshard.environment import nccl_must_block
+from reshard.environment import nccl_library, nccl_must_block
 from reshard.errors import UnsupportedError
 from reshard.nccl_choice import NcclOffer, nccl_version_text
 from reshard.nccl_copies import (
@@ -14,6 +14,13 @@ from reshard.nccl_copies import (
 )
 
 __all__ = ["check_nccl", "nccl_here"]
+
+
+_REMEDY = "install nvidia-nccl-cu12 (nvidia-nccl-cu13 with CUDA 13)"
+_REMEDY_OF_NAMED = (
+    "unset RESHARD_NCCL_LIBRARY, or have it name a libnccl.so.2 of "
+    f"{nccl_version_text(MIN_NCCL_VERSION)} or newer"
+)
 
 
 def nccl_here() -> tuple[tuple[NcclOffer, ...], str]:
@@ -39,10 +46,9 @@ def nccl_here() -> tuple[tuple[NcclOffer, ...], str]:
         problems.append(driver)
     if not problems:
         return offers, ""
-    remedies = ["Install nvidia-nccl-cu12 (nvidia-nccl-cu13 with CUDA 13)"] if not offers else []
-    remedies += ["run where a GPU and its driver are visible"] if driver else []
-    remedies += ["choose transport='shm', with the weights in host memory"]
-    remedy = ", or ".join(remedies)
+    needs = [_REMEDY_OF_NAMED if nccl_library() else _REMEDY] if not offers else []
+    needs += ["run where a GPU and its driver are visible"] if driver else []
+    remedy = f"{' and '.join(needs)}, or choose transport='shm', with the weights in host memory"
     text = f"cannot use NCCL: {'; '.join(problems)}. {remedy[0].upper()}{remedy[1:]}."
     return offers, text
 

@@ -106,12 +106,29 @@ def _nothing_common(names: Sequence[str], usable: Sequence[Sequence[NcclOffer]])
         return f"{text}\nInstall one everywhere: {_command('')}."
     # What the most processes have, so that the fewest environments change.
     version = max(counts, key=lambda each: (counts[each], each))
-    lacking = [n for n, own in zip(names, usable, strict=True) if not _has(own, version)]
-    where = ", ".join(lacking[:_MAX_LISTED]) + (" and others" if lacking[_MAX_LISTED:] else "")
-    text += f"\nIn the environment of {where}: {_command(f'=={nccl_version_text(version)}')}."
-    if any(own and own[0].origin == "named" for own in usable):
-        text += " A process whose RESHARD_NCCL_LIBRARY is set takes no other copy; unset it there."
+    lacking = [(n, own) for n, own in zip(names, usable, strict=True) if not _has(own, version)]
+    named = [name for name, own in lacking if own and own[0].origin == "named"]
+    others = [name for name, own in lacking if own and own[0].origin != "named"]
+    without = [name for name, own in lacking if not own]
+    pin = nccl_version_text(version)
+    if without:
+        text += f"\nIn the environment of {_listed(without)}: {_command(f'=={pin}')}."
+    if others:
+        text += (
+            f"\nFor {_listed(others)}, beside the copy that its framework needs: "
+            f"{_command(f'=={pin}', f'--no-deps --target nccl-{pin} ')}, then start it with "
+            f"RESHARD_NCCL_LIBRARY=$PWD/nccl-{pin}/nvidia/nccl/lib/libnccl.so.2."
+        )
+    if named:
+        text += (
+            f"\n{_listed(named)} takes the copy that its RESHARD_NCCL_LIBRARY names and no other: "
+            f"name one of {pin} there, or unset it."
+        )
     return text
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_MAX_LISTED]) + (" and others" if names[_MAX_LISTED:] else "")
 
 
 _MAX_LISTED = 4
@@ -121,8 +138,8 @@ def _has(own: Sequence[NcclOffer], version: int) -> bool:
     return any(offer.version == version for offer in own)
 
 
-def _command(pin: str) -> str:
-    return f"pip install nvidia-nccl-cu12{pin} (with CUDA 13: nvidia-nccl-cu13{pin})"
+def _command(pin: str, options: str = "") -> str:
+    return f"pip install {options}nvidia-nccl-cu12{pin} (with CUDA 13: nvidia-nccl-cu13{pin})"
 
 
 def _describe(offer: NcclOffer) -> str:

@@ -19,7 +19,6 @@ void set(const SharedLibrary& library, Function** pointer, const char* symbol) {
 void set_context_functions(const SharedLibrary& library, CudaFunctions& functions) {
   set(library, &functions.DeviceGet, "cuDeviceGet");
   set(library, &functions.DeviceGetAttribute, "cuDeviceGetAttribute");
-  set(library, &functions.DeviceGetPCIBusId, "cuDeviceGetPCIBusId");
   set(library, &functions.DevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain");
   set(library, &functions.DevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2");
   set(library, &functions.CtxPushCurrent, "cuCtxPushCurrent_v2");

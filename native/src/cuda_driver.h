@@ -59,7 +59,6 @@ struct CudaFunctions {
   int (*GetErrorString)(int result, const char** words);
   int (*DeviceGet)(int* device, int ordinal);
   int (*DeviceGetAttribute)(int* value, int attribute, int device);
-  int (*DeviceGetPCIBusId)(char* id, int length, int device);
   int (*DevicePrimaryCtxRetain)(CudaContext* context, int device);
   int (*DevicePrimaryCtxRelease)(int device);
   int (*CtxPushCurrent)(CudaContext context);

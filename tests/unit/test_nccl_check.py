@@ -49,7 +49,7 @@ def test_everything_that_is_missing_is_said_at_once(monkeypatch):
     assert str(caught.value) == (
         "cannot use NCCL: libnccl.so.2 not found (tried: $RESHARD_NCCL_LIBRARY unset; loaded "
         "libraries; packages nvidia-nccl-cu12, nvidia-nccl-cu13; loader); libcuda.so.1 cannot be "
-        "loaded: no such file. Install nvidia-nccl-cu12 (nvidia-nccl-cu13 with CUDA 13), or run "
+        "loaded: no such file. Install nvidia-nccl-cu12 (nvidia-nccl-cu13 with CUDA 13) and run "
         "where a GPU and its driver are visible, or choose transport='shm', with the weights in "
         "host memory."
     )

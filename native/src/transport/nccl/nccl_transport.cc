@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <map>
 #include <thread>
 #include <utility>
@@ -205,7 +206,13 @@ void NcclTransport::check_result(NcclComm communicator, int result, const char* 
   if (result == kNcclRemoteError) {
     throw Error(StatusCode::kPeerLost, text(words, " A peer died or cannot be reached any more."));
   }
-  throw Error(StatusCode::kSystem, text(words, " NCCL_DEBUG=INFO says more."));
+  const bool is_double = std::strstr(words.c_str(), "Duplicate GPU") != nullptr;
+  throw Error(StatusCode::kSystem,
+              text(words, is_double ? " Give each rank a GPU of its own: a trainer and an engine "
+                                      "that take turns on one GPU are two ranks on one, which NCCL "
+                                      "refuses before 2.30, and later unless "
+                                      "NCCL_MULTI_RANK_GPU_ENABLE=1."
+                                    : " NCCL_DEBUG=INFO says more."));
 }
 
 void NcclTransport::post(Channel channel, const std::vector<GroupMessage>& messages) {
