@@ -21,11 +21,12 @@ from reshard.traffic import MAX_ROUNDS
 
 if TYPE_CHECKING:
     from reshard._native import Communicator
-    from reshard._native_libraries import NcclLibrary
+    from reshard._native_libraries import CudaLibrary, NcclLibrary
 
 __all__ = ["NcclEpoch", "devices_of_ranks"]
 
 _SMALLEST_CHUNK = 16  # programs in rounds have no chunks
+_WITH_KERNELS, _WITHOUT_KERNELS = b"k", b"-"
 
 
 def devices_of_ranks(
@@ -131,14 +132,21 @@ class NcclEpoch:
         self, exchange: Exchange, deadline: float, while_waiting: Callable[[], None] | None
     ) -> Communicator | None:
         """Joins the communicator of all members; see `EpochTransport.connect`."""
+        from reshard._native_libraries import CudaLibrary
+
         nccl = None if self._copy is None else open_offer(self._copy)
+        cuda = None if nccl is None else CudaLibrary()
+        images = {} if cuda is None else self._images(cuda)
         is_first = nccl is not None and self._members[0] in self._devices
-        word = nccl.make_id() if nccl is not None and is_first else b""
+        word = _WITH_KERNELS if None not in images.values() else _WITHOUT_KERNELS
+        word += nccl.make_id() if nccl is not None and is_first else b""
         words = exchange.exchange("listening", word, timeout_s=time_left(deadline))
+        self._without_kernels = [p for p, w in enumerate(words) if w[:1] == _WITHOUT_KERNELS]
         communicator = None
         try:
-            if nccl is not None:
-                communicator = self._open(nccl, next(filter(None, words)))
+            if nccl is not None and cuda is not None:
+                unique_id = next(w[1:] for w in words if len(w) > 1)
+                communicator = self._open(nccl, cuda, images, unique_id)
             connect_all(exchange, communicator, deadline, while_waiting)
         except BaseException:
             if communicator is not None:
@@ -147,29 +155,35 @@ class NcclEpoch:
         return communicator
 
     def check_can_verify(self) -> None:
-        """Checks that fingerprints can be added up on the GPUs of this process.
+        """Checks that fingerprints can be added up on the GPUs of all processes.
 
         Raises:
-            UnsupportedError: naming a GPU for which there are no compiled kernels.
+            UnsupportedError: naming a process that has no compiled kernels; on all alike.
         """
         if self._without_kernels:
             raise UnsupportedError(
-                f"{self._roster.names[self._process]}: to add up fingerprints on "
-                f"cuda:{self._without_kernels[0]} takes compiled kernels, and NVRTC is not there. "
-                "Install nvidia-cuda-nvrtc-cu12, or refit without verification."
+                f"{self._roster.names[self._without_kernels[0]]}: to add up fingerprints on GPUs "
+                "takes compiled kernels, and there is no NVRTC that its driver takes. Install "
+                "nvidia-cuda-nvrtc-cu12 there, or refit without verification."
             )
 
-    def _open(self, nccl: NcclLibrary, unique_id: bytes) -> Communicator:
+    def _images(self, cuda: CudaLibrary) -> dict[int, bytes | None]:
+        """Returns the kernels for each GPU of this process; None where they cannot be compiled."""
+        return {
+            device: kernel_image(cuda.architecture(device), driver_version=cuda.version)
+            for device in sorted(set(self._devices.values()))
+        }
+
+    def _open(
+        self,
+        nccl: NcclLibrary,
+        cuda: CudaLibrary,
+        images: Mapping[int, bytes | None],
+        unique_id: bytes,
+    ) -> Communicator:
         from reshard._native import Communicator
         from reshard._native_communicator import GpuRank
-        from reshard._native_libraries import CudaLibrary
 
-        cuda = CudaLibrary()
-        images = {
-            device: kernel_image(cuda.architecture(device), driver_version=cuda.version)
-            for device in set(self._devices.values())
-        }
-        self._without_kernels = sorted(d for d, image in images.items() if image is None)
         local = [
             GpuRank(rank, device, images[device]) for rank, device in sorted(self._devices.items())
         ]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RunWatch"]
 
-_SLICE_S = 0.005
+_SLICE_S = 0.05  # long beside the pauses in which an exchange waits for words
 
 
 class RunWatch:

@@ -39,7 +39,6 @@ void set_memory_functions(const SharedLibrary& library, CudaFunctions& functions
   set(library, &functions.MemFreeHost, "cuMemFreeHost");
   set(library, &functions.MemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2");
   set(library, &functions.MemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2");
-  set(library, &functions.MemcpyDtoDAsync, "cuMemcpyDtoDAsync_v2");
   set(library, &functions.Memcpy3DAsync, "cuMemcpy3DAsync_v2");
   set(library, &functions.MemsetD2D8Async, "cuMemsetD2D8Async");
   set(library, &functions.PointerGetAttribute, "cuPointerGetAttribute");

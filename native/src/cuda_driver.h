@@ -76,7 +76,6 @@ struct CudaFunctions {
   int (*MemFreeHost)(void* memory);
   int (*MemcpyHtoDAsync)(CudaAddress to, const void* from, std::size_t nbytes, CudaStream stream);
   int (*MemcpyDtoHAsync)(void* to, CudaAddress from, std::size_t nbytes, CudaStream stream);
-  int (*MemcpyDtoDAsync)(CudaAddress to, CudaAddress from, std::size_t nbytes, CudaStream stream);
   int (*Memcpy3DAsync)(const CudaCopy3D* copy, CudaStream stream);
   int (*MemsetD2D8Async)(CudaAddress to, std::size_t pitch, unsigned char value, std::size_t width,
                          std::size_t height, CudaStream stream);

@@ -100,6 +100,10 @@ void GpuEvent::try_record(CudaStream stream) noexcept {
   is_recorded_ = device_.cuda().EventRecord(event_, stream) == kCudaSuccess;
 }
 
+void GpuEvent::try_hold_up(CudaStream stream) const noexcept {
+  if (is_recorded_) device_.cuda().StreamWaitEvent(stream, event_, 0);
+}
+
 bool GpuEvent::is_pending() const noexcept {
   return is_recorded_ && device_.cuda().EventQuery(event_) == kCudaNotReady;
 }

@@ -98,8 +98,9 @@ class GpuEvent {
   // Whether everything before the mark is done. Throws what went wrong on the device.
   bool is_past() const;
 
-  // The same two where nothing may be thrown: what fails counts as past.
+  // The same where nothing may be thrown: what fails counts as past.
   void try_record(CudaStream stream) noexcept;
+  void try_hold_up(CudaStream stream) const noexcept;
   bool is_pending() const noexcept;
 
  private:

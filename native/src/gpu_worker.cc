@@ -68,6 +68,8 @@ void GpuWorker::check_places(const std::vector<CudaAddress>& addresses) {
 
 void GpuWorker::begin(const std::vector<CudaAddress>& addresses, CudaStream caller) {
   const GpuDevice::Scope scope(device());
+  caller_ = caller;
+  has_caller_ = true;
   ready_->record(caller);
   ready_->hold_up(stream(Role::kPack));
   mover_->set_addresses(addresses, stream(Role::kPack));
@@ -183,13 +185,14 @@ bool GpuWorker::is_over(std::size_t slot) const {
   return mark(kUnpacked, slot).is_past() && mark(kDomainOver, slot).is_past();
 }
 
-void GpuWorker::end(CudaStream caller) {
+void GpuWorker::end() {
   const GpuDevice::Scope scope(device());
   if (!rounds_.slots.empty()) {
     hold_up(Role::kUnpack, kDomainOver, rounds_.slots.size() - 1, 0);
   }
   finished_->record(stream(Role::kUnpack));
-  finished_->hold_up(caller);
+  finished_->hold_up(caller_);
+  has_caller_ = false;
 }
 
 bool GpuWorker::is_finished() const {
@@ -202,6 +205,7 @@ void GpuWorker::mark_rest() noexcept {
   if (!scope.is_entered()) return;
   for (std::size_t i = 0; i < rest_.size(); ++i) {
     rest_[i]->try_record(streams_[i]->get());
+    if (has_caller_) rest_[i]->try_hold_up(caller_);
   }
 }
 

@@ -58,11 +58,12 @@ class GpuWorker {
   bool is_over(std::size_t slot) const;
 
   // Called after the last slot: makes the caller's stream wait for all that was queued.
-  void end(CudaStream caller);
+  void end();
   bool is_finished() const;
 
-  // Marks the end of all that was queued, for clearing up after a failure; then says whether it is
-  // reached. Neither throws.
+  // Marks the end of all that was queued, for clearing up after a failure, and makes the caller's
+  // stream wait for it: what the caller queues next must not be overwritten by what is left. Then
+  // says whether it is reached. Neither throws.
   void mark_rest() noexcept;
   bool is_idle() const noexcept;
 
@@ -103,6 +104,8 @@ class GpuWorker {
   std::unique_ptr<GpuEvent> ready_;     // addresses are set, and the caller's work is done
   std::unique_ptr<GpuEvent> finished_;  // everything of the run
   std::array<std::unique_ptr<GpuEvent>, kNumRoles> rest_;
+  CudaStream caller_ = nullptr;
+  bool has_caller_ = false;  // from begin until its stream waits for everything
   std::unique_ptr<GpuMemory> staging_;
   std::unique_ptr<GpuMover> mover_;
   std::vector<Batches> batches_;      // of each slot

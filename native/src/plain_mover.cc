@@ -99,10 +99,9 @@ class PlainMover final : public GpuMover {
     const std::int64_t total = run * num_elements(dims);
     const int covered = covered_dims(dims, run);
     const int outer = dims.ndim - covered;
-    std::int64_t step = total;  // dense bytes per index of the dims so far
     std::int64_t count = 1;
     for (int dim = 0; dim < outer; ++dim) count *= dims.size[dim];
-    step = count == 0 ? 0 : total / count;
+    const std::int64_t step = count == 0 ? 0 : total / count;  // dense bytes per index
     for (std::int64_t i = 0; i < count; ++i) {
       CudaAddress memory = box.memory;
       std::int64_t rest = i;

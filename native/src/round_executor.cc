@@ -212,7 +212,7 @@ bool RoundExecutor::step() {
     return step_slot() || moved;
   }
   if (!is_queued_) {
-    for (std::size_t i = 0; i < workers_.size(); ++i) workers_[i]->end(caller_stream(i));
+    for (const auto& worker : workers_) worker->end();
     is_queued_ = true;
     return true;
   }
@@ -324,6 +324,8 @@ void RoundExecutor::cancel(const std::string& reason) {
 
 void RoundExecutor::fail(const Error& error) {
   transport_->abort(error);
+  // Before the abort, which may take its time, and again after it, when NCCL queues nothing more.
+  for (const auto& worker : workers_) worker->mark_rest();
   transport_->stop();
   drain_workers();
   end_run();

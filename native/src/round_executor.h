@@ -53,7 +53,6 @@ class RoundExecutor {
   void check_members(const GroupTransport& transport) const;
   void check_arguments();
   void begin_workers();
-  void fill_zeros();
   std::size_t worker_of(std::uint32_t buffer) const;
   bool step();
   bool step_slot();

@@ -6,9 +6,20 @@
 #include "status.h"
 
 namespace reshard {
+namespace {
 
-SharedLibrary::SharedLibrary(const std::string& name)
-    : handle_(dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)) {
+// Sanitizers put functions of their own before those of every library.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(RTLD_DEEPBIND)
+constexpr int kDeepBind = 0;
+#else
+constexpr int kDeepBind = RTLD_DEEPBIND;
+#endif
+
+}  // namespace
+
+SharedLibrary::SharedLibrary(const std::string& name, bool is_private)
+    : handle_(dlopen(name.c_str(),
+                     RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE | (is_private ? kDeepBind : 0))) {
   if (handle_ == nullptr) {
     const char* reason = dlerror();
     throw Error(StatusCode::kUnsupported,

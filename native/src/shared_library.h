@@ -13,7 +13,9 @@ class SharedLibrary {
  public:
   // Opens a file by its path, or by its name what the process has open already or the loader finds.
   // Throws kUnsupported with the loader's words.
-  explicit SharedLibrary(const std::string& name);
+  //   is_private: its calls of its own functions stay inside of it, whatever other copies of the
+  //   library the process has open.
+  explicit SharedLibrary(const std::string& name, bool is_private = false);
 
   // The file that is open.
   const std::string& path() const { return path_; }

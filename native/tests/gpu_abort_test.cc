@@ -181,6 +181,46 @@ TEST(the_wrong_kind_of_communicator_is_refused) {
   team.check_can_go_on();
 }
 
+TEST(what_the_caller_queues_after_an_error_comes_after_what_was_left) {
+  for (int turn = 0; turn < 3; ++turn) {
+    Team team(true, false, 1);
+    team.open();
+    team.connect();
+    std::atomic<bool> goes_on{false};
+    {
+      const OnDevice device(0);
+      const Stream stuck;
+      const auto wait = [](void* flag) {
+        while (!*static_cast<std::atomic<bool>*>(flag)) std::this_thread::yield();
+      };
+      cudaDoubleQueue(stuck.get(), 0, wait, &goes_on, nullptr, 0);
+      on_threads(4, [&](std::size_t i) {
+        std::vector<std::uint64_t> own;
+        if (i == 0) own.push_back(reinterpret_cast<std::uint64_t>(stuck.get()));
+        team[i].begin(1, kLimit, own);
+        team[i].finish();
+      });
+      team.close();
+      // The caller loads its weights anew, on its own stream.
+      std::vector<std::vector<std::byte>>& all = team[0].process().all_memory();
+      const auto load = [](void* memory) {
+        auto& bytes = *static_cast<std::vector<std::byte>*>(memory);
+        std::fill(bytes.begin(), bytes.end(), std::byte{0x77});
+      };
+      for (auto& memory : all) cudaDoubleQueue(stuck.get(), 0, load, &memory, nullptr, 0);
+      goes_on = true;
+      CHECK_TRUE(stuck.finishes());
+      CHECK_EQ(cudaDoubleDrain(5000), 0);
+      for (auto& memory : all) {
+        const auto is_new = [](std::byte byte) { return byte == std::byte{0x77}; };
+        CHECK_TRUE(std::all_of(memory.begin(), memory.end(), is_new));
+        std::fill(memory.begin(), memory.end(), std::byte{0x55});
+      }
+    }
+    free_leftovers();
+  }
+}
+
 TEST(what_a_stuck_stream_of_the_caller_holds_up_is_freed_when_it_goes_on) {
   for (const bool has_kernels : {false, true}) {
     Team team(has_kernels, false, 1);

@@ -73,7 +73,7 @@ def test_every_member_of_the_tables_is_filled():
     assert set(nccl) == members_of("transport/nccl/nccl_api.h", "NcclFunctions")
     cuda = calls_of("cuda_driver.cc")
     assert set(cuda) == members_of("cuda_driver.h", "CudaFunctions")
-    assert (len(nccl), len(cuda)) >= (14, 29)
+    assert (len(nccl), len(cuda)) >= (14, 27)
 
 
 @pytest.mark.nccl

@@ -11,7 +11,6 @@ namespace reshard {
 
 static_assert(NCCL_VERSION_CODE >= kMinNcclVersion);
 static_assert(kNcclSuccess == ncclSuccess);
-static_assert(kNcclInvalidUsage == ncclInvalidUsage);
 static_assert(kNcclRemoteError == ncclRemoteError);
 static_assert(kNcclInProgress == ncclInProgress);
 static_assert(kNcclUint8 == ncclUint8);

@@ -20,7 +20,9 @@ void set(const SharedLibrary& library, Function** pointer, const char* symbol, i
 
 }  // namespace
 
-NcclApi::NcclApi(const std::string& name) : library_(name) {
+// NCCL calls its own functions by name, so that a second copy would call the first one's.
+NcclApi::NcclApi(const std::string& name)
+    : library_(name, /*is_private=*/name.find('/') != std::string::npos) {
   set(library_, &functions_.GetVersion, "ncclGetVersion", 2000);
   const int result = functions_.GetVersion(&version_);
   if (result != kNcclSuccess) {

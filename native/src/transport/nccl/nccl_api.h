@@ -39,7 +39,6 @@ struct NcclConfig {
 static_assert(sizeof(NcclConfig) == 48 && offsetof(NcclConfig, split_share) == 40);
 
 constexpr int kNcclSuccess = 0;
-constexpr int kNcclInvalidUsage = 5;
 constexpr int kNcclRemoteError = 6;
 constexpr int kNcclInProgress = 7;
 constexpr int kNcclUint8 = 1;

@@ -3,11 +3,15 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <future>
 #include <map>
+#include <new>
+#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "clock.h"
+#include "signals_blocked.h"
 #include "status.h"
 
 namespace reshard {
@@ -21,6 +25,40 @@ constexpr std::chrono::microseconds kPollInterval{50};
 
 // The longest wait for peers that do not take part in closing.
 constexpr std::int64_t kCloseNs = 2'000'000'000;
+
+// How long to wait for an abort. NCCL's waits for what its stream waits for, which may be work of
+// the caller that never ends.
+constexpr std::chrono::milliseconds kAbortTime{300};
+
+struct Doomed {
+  NcclComm communicator;
+  std::shared_ptr<const GpuDevice> device;
+};
+
+// Aborts communicators on a thread of their own, and leaves it behind if that takes long.
+void abort_all(const std::shared_ptr<const NcclApi>& api, std::vector<Doomed> doomed) {
+  const auto run = [api, doomed = std::move(doomed)] {
+    for (const Doomed& each : doomed) {
+      const GpuDevice::Scope scope(*each.device, std::nothrow);
+      api->functions().CommAbort(each.communicator);
+    }
+  };
+  std::packaged_task<void()> task(run);
+  const std::future<void> done = task.get_future();
+  std::thread thread;
+  try {
+    const SignalsBlocked blocked;
+    thread = std::thread(std::move(task));
+  } catch (const std::system_error&) {
+    run();
+    return;
+  }
+  if (done.wait_for(kAbortTime) == std::future_status::ready) {
+    thread.join();
+  } else {
+    thread.detach();
+  }
+}
 
 bool is_fine(int result) { return result == kNcclSuccess || result == kNcclInProgress; }
 
@@ -218,6 +256,8 @@ void NcclTransport::check_result(NcclComm communicator, int result, const char* 
 void NcclTransport::post(Channel channel, const std::vector<GroupMessage>& messages) {
   const NcclFunctions& nccl = setup_.api->functions();
   const std::vector<NcclComm>& communicators = communicators_[static_cast<int>(channel)];
+  // NCCL goes back to the device that was current, and would make a context where none was.
+  const GpuDevice::Scope scope(*setup_.ranks.front().device);
   CallGroup group(nccl);
   check_result(nullptr, group.result(), "starting a group");
   int failure = kNcclSuccess;
@@ -274,10 +314,13 @@ void NcclTransport::stop() {
   stage_ = Stage::kOver;
   // A split that is under way makes a communicator of the domain known until its parent is aborted.
   for (std::vector<NcclComm>* each : {&communicators_[kNetwork], &communicators_[kDomain]}) {
-    for (NcclComm& communicator : *each) {
-      if (communicator != nullptr) setup_.api->functions().CommAbort(communicator);
+    std::vector<Doomed> doomed;
+    for (std::size_t i = 0; i < each->size(); ++i) {
+      NcclComm& communicator = (*each)[i];
+      if (communicator != nullptr) doomed.push_back({communicator, setup_.ranks[i].device});
       communicator = nullptr;
     }
+    if (!doomed.empty()) abort_all(setup_.api, std::move(doomed));
   }
 }
 
@@ -298,6 +341,7 @@ void NcclTransport::close() {
 // Destroys communicators whose peers take part; leaves the others to be aborted.
 void NcclTransport::finalize(std::vector<NcclComm>& communicators, std::int64_t deadline_ns) {
   const NcclFunctions& nccl = setup_.api->functions();
+  const GpuDevice::Scope scope(*setup_.ranks.front().device, std::nothrow);
   for (const NcclComm communicator : communicators) {
     if (communicator != nullptr && !is_fine(nccl.CommFinalize(communicator))) return;
   }
