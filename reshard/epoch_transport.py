@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -16,7 +17,14 @@ if TYPE_CHECKING:
     from reshard._native import Communicator
     from reshard.local_program import LocalProgram
 
-__all__ = ["SHORTEST_S", "EpochTransport", "compare_plans", "connect_all", "time_left"]
+__all__ = [
+    "SHORTEST_S",
+    "EpochTransport",
+    "closed_on_error",
+    "compare_plans",
+    "connect_all",
+    "time_left",
+]
 
 SHORTEST_S = 1e-3
 """A limit for what takes no limit of 0, where the time is over already."""
@@ -79,6 +87,17 @@ def compare_plans(
             "everywhere; if it is one version, please report the specs."
         )
     return [given for _, given in answers]
+
+
+@contextmanager
+def closed_on_error(communicator: Communicator | None) -> Iterator[Communicator | None]:
+    """Closes a communicator if what is done with it in here fails."""
+    try:
+        yield communicator
+    except BaseException:
+        if communicator is not None:
+            communicator.close()
+        raise
 
 
 def connect_all(

@@ -9,7 +9,7 @@ import msgspec
 
 from reshard.contribution import Contribution, Roster, choose_epoch_nccl
 from reshard.device_kernels import kernel_image
-from reshard.epoch_transport import compare_plans, connect_all, time_left
+from reshard.epoch_transport import closed_on_error, compare_plans, connect_all, time_left
 from reshard.errors import LayoutError, UnsupportedError
 from reshard.exchange import Exchange
 from reshard.local_program import LocalProgram
@@ -142,16 +142,12 @@ class NcclEpoch:
         word += nccl.make_id() if nccl is not None and is_first else b""
         words = exchange.exchange("listening", word, timeout_s=time_left(deadline))
         self._without_kernels = [p for p, w in enumerate(words) if w[:1] == _WITHOUT_KERNELS]
-        communicator = None
-        try:
-            if nccl is not None and cuda is not None:
-                unique_id = next(w[1:] for w in words if len(w) > 1)
-                communicator = self._open(nccl, cuda, images, unique_id)
+        opened = None
+        if nccl is not None and cuda is not None:
+            unique_id = next(w[1:] for w in words if len(w) > 1)
+            opened = self._open(nccl, cuda, images, unique_id)
+        with closed_on_error(opened) as communicator:
             connect_all(exchange, communicator, deadline, while_waiting)
-        except BaseException:
-            if communicator is not None:
-                communicator.close()
-            raise
         return communicator
 
     def check_can_verify(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from reshard.contribution import Contribution, Roster
-from reshard.epoch_transport import compare_plans, connect_all, time_left
+from reshard.epoch_transport import closed_on_error, compare_plans, connect_all, time_left
 from reshard.exchange import Exchange
 from reshard.local_program import LocalProgram
 from reshard.machine import check_one_machine
@@ -61,14 +61,9 @@ class ShmEpoch:
         self, exchange: Exchange, deadline: float, while_waiting: Callable[[], None] | None
     ) -> Communicator | None:
         """Opens the rings; see `EpochTransport.connect`."""
-        communicator = self._open() if any(self._peers) else None
-        try:
+        with closed_on_error(self._open() if any(self._peers) else None) as communicator:
             exchange.exchange("listening", b"", timeout_s=time_left(deadline))
             connect_all(exchange, communicator, deadline, while_waiting)
-        except BaseException:
-            if communicator is not None:
-                communicator.close()
-            raise
         return communicator
 
     def _open(self) -> Communicator:

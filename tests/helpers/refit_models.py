@@ -8,9 +8,20 @@ from typing import Any
 
 from helpers import refit_programs as programs
 from helpers.team import Team
-from reshard import DType, Form, Layout, Mesh, Part, Replicate, SegmentedLayout, Shard, TensorSpec
+from reshard import (
+    DType,
+    Form,
+    Layout,
+    Mesh,
+    Part,
+    RefitReport,
+    Replicate,
+    SegmentedLayout,
+    Shard,
+    TensorSpec,
+)
 
-__all__ = ["Program", "fsdp_side", "open_all", "tp_side"]
+__all__ = ["Program", "assert_holds", "fsdp_side", "open_all", "refit_once", "tp_side"]
 
 EMBED, FFN, HEADS, HEAD_DIM = 24, 40, 4, 6
 
@@ -118,3 +129,25 @@ def open_all(
         team.result(process).get()
     assert isinstance(found, str)
     return found
+
+
+def refit_once(
+    team: Team,
+    sources: Sequence[int],
+    destinations: Sequence[int],
+    version: int,
+    options: dict[str, Any] | None = None,
+) -> list[RefitReport]:
+    """Publishes a version and returns the reports: of the sources, then of the destinations."""
+    for process in destinations:
+        team.start(process, programs.refit)
+    for process in sources:
+        team.start(process, programs.publish_filled, version, options)
+    return [team.result(process).get() for process in (*sources, *destinations)]
+
+
+def assert_holds(team: Team, processes: Sequence[int], version: int) -> None:
+    """Fails unless some destination processes hold a version, byte by byte, and say so."""
+    assert team.values(processes, programs.check, version) == [None] * len(processes)
+    states = team.values(processes, programs.state_of)
+    assert states == [("ready", version)] * len(processes)

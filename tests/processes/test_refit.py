@@ -8,7 +8,14 @@ from __future__ import annotations
 import pytest
 from helpers import refit_programs as programs
 from helpers.gpu_team import GPU_ENVIRONMENT, assert_clean, put_on_gpus
-from helpers.refit_models import Program, fsdp_side, open_all, tp_side
+from helpers.refit_models import (
+    Program,
+    assert_holds,
+    fsdp_side,
+    open_all,
+    refit_once,
+    tp_side,
+)
 from helpers.team import Team
 
 from reshard import Box, BoxLayout, DType, Layout, Mesh, Shard, TensorSpec, Topology
@@ -37,21 +44,6 @@ def everybody(team, memory):
     team.values(range(team.num_processes), programs.close)
     if memory == "gpus":
         assert_clean(team, range(team.num_processes))
-
-
-def refit_once(team, sources, destinations, version, options=None):
-    """Publishes a version and returns the reports: of the sources, then of the destinations."""
-    for process in destinations:
-        team.start(process, programs.refit)
-    for process in sources:
-        team.start(process, programs.publish_filled, version, options)
-    return [team.result(process).get() for process in (*sources, *destinations)]
-
-
-def assert_holds(team, processes, version):
-    assert team.values(processes, programs.check, version) == [None] * len(processes)
-    states = team.values(processes, programs.state_of)
-    assert states == [("ready", version)] * len(processes)
 
 
 @pytest.mark.parametrize(("num_sources", "num_destinations"), [(1, 1), (2, 2), (4, 4), (3, 5)])
