@@ -10,7 +10,6 @@
 #include "cpu_features.h"
 #include "fingerprint_table.h"
 #include "program_table.h"
-#include "transport/channel_transport.h"
 #include "transport/shm/shm_transport.h"
 
 #ifndef RESHARD_VERSION
@@ -71,16 +70,6 @@ reshard::RunOptions as_options(const reshard_run_options& options) {
           options.timeout_ns,
           options.num_threads,
           {streams, streams == nullptr ? nullptr : streams + options.num_streams}};
-}
-
-// The transport of a communicator as one of the kind that the program needs.
-template <typename Kind>
-std::shared_ptr<Kind> transport_of(const reshard_communicator& communicator, const char* what) {
-  auto found = std::dynamic_pointer_cast<Kind>(communicator.communicator.transport());
-  if (found == nullptr) {
-    throw Error(StatusCode::kInvalidArgument, text("program: ", what));
-  }
-  return found;
 }
 
 }  // namespace
@@ -174,21 +163,10 @@ reshard_status reshard_program_begin(reshard_program* program, reshard_communica
     require(program, "program");
     if (num_buffers > 0) require(buffers, "buffers");
     require_struct(options, "options");
-    const auto count = static_cast<std::size_t>(num_buffers);
-    if (program->program.num_rounds > 0) {
-      require(communicator, "communicator");
-      program->rounds.begin(
-          transport_of<reshard::GroupTransport>(
-              *communicator, "it moves in rounds, which takes a communicator over NCCL."),
-          buffers, count, as_options(*options));
-      return RESHARD_STATUS_OK;
-    }
-    std::shared_ptr<reshard::ChannelTransport> transport;
-    if (communicator != nullptr) {
-      transport = transport_of<reshard::ChannelTransport>(
-          *communicator, "it moves in chunks, which takes a communicator over shared memory.");
-    }
-    program->chunks.begin(std::move(transport), buffers, count, as_options(*options));
+    std::shared_ptr<reshard::Transport> transport;
+    if (communicator != nullptr) transport = communicator->communicator.transport();
+    program->executor->begin(std::move(transport), buffers, static_cast<std::size_t>(num_buffers),
+                             as_options(*options));
     return RESHARD_STATUS_OK;
   });
 }
@@ -201,12 +179,9 @@ reshard_status reshard_program_progress(reshard_program* program, int64_t slice_
     if (slice_ns < 0) {
       throw Error(StatusCode::kInvalidArgument, text("slice_ns is ", slice_ns, ", below 0."));
     }
-    const bool has_rounds = program->program.num_rounds > 0;
-    const bool is_over =
-        has_rounds ? program->rounds.progress(slice_ns) : program->chunks.progress(slice_ns);
-    if (!is_over) return RESHARD_STATUS_IN_PROGRESS;
+    if (!program->executor->progress(slice_ns)) return RESHARD_STATUS_IN_PROGRESS;
     if (stats == nullptr) return RESHARD_STATUS_OK;
-    const reshard::RunStats& done = has_rounds ? program->rounds.stats() : program->chunks.stats();
+    const reshard::RunStats& done = program->executor->stats();
     *stats = {stats->size,   done.bytes_sent,        done.bytes_received, done.bytes_local,
               done.chunks,   done.ns_pack,           done.ns_unpack,      done.ns_wait,
               done.ns_total, done.peak_staging_bytes};
@@ -217,9 +192,7 @@ reshard_status reshard_program_progress(reshard_program* program, int64_t slice_
 reshard_status reshard_program_cancel(reshard_program* program, const char* reason) {
   return guarded([&] {
     require(program, "program");
-    const char* why = reason == nullptr ? "the run was cancelled" : reason;
-    program->chunks.cancel(why);
-    program->rounds.cancel(why);
+    program->executor->cancel(reason == nullptr ? "the run was cancelled" : reason);
     return RESHARD_STATUS_OK;
   });
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "c_api_guard.h"
+#include "chunk_executor.h"
 #include "communicator.h"
 #include "cuda_driver.h"
 #include "device.h"
@@ -20,11 +21,16 @@
 
 struct reshard_program {
   explicit reshard_program(reshard::Program built)
-      : program(std::move(built)), chunks(program, reshard::host_device()), rounds(program) {}
+      : program(std::move(built)), executor(make_executor(program)) {}
 
   const reshard::Program program;
-  reshard::Executor chunks;
-  reshard::RoundExecutor rounds;
+  const std::unique_ptr<reshard::Executor> executor;
+
+ private:
+  static std::unique_ptr<reshard::Executor> make_executor(const reshard::Program& program) {
+    if (program.num_rounds > 0) return std::make_unique<reshard::RoundExecutor>(program);
+    return std::make_unique<reshard::ChunkExecutor>(program, reshard::host_device());
+  }
 };
 
 struct reshard_nccl {

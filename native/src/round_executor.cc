@@ -21,24 +21,16 @@ constexpr std::chrono::microseconds kPollInterval{50};
 
 RoundExecutor::~RoundExecutor() { drain_workers(); }
 
-void RoundExecutor::begin(std::shared_ptr<GroupTransport> transport, void* const* buffers,
-                          std::size_t num_buffers, const RunOptions& options) {
-  if (is_running_) {
-    throw Error(StatusCode::kInvalidState,
-                "program: a run is under way. Finish or cancel it before the next one.");
+void RoundExecutor::start(Transport* transport, void* const* buffers) {
+  transport_ = dynamic_cast<GroupTransport*>(transport);
+  if (transport_ == nullptr) {
+    throw Error(StatusCode::kInvalidArgument,
+                "program: it moves in rounds, which takes a communicator over NCCL.");
   }
-  check_options(options);
-  set_buffers(buffers, num_buffers);
-  if (!transport->try_use()) {
-    throw Error(StatusCode::kInvalidState,
-                "communicator: another run is under way on it. Use one communicator per concurrent "
-                "run.");
+  addresses_.resize(program_.num_buffers);
+  for (std::size_t i = 0; i < addresses_.size(); ++i) {
+    addresses_[i] = reinterpret_cast<CudaAddress>(buffers[i]);
   }
-  transport_ = std::move(transport);
-  options_ = options;
-  start_ns_ = monotonic_ns();
-  deadline_ns_ = deadline_of(start_ns_, options.timeout_ns);
-  wait_ns_ = 0;
   slot_ = num_over_ = next_group_ = 0;
   step_ = Step::kPack;
   is_queued_ = false;
@@ -51,43 +43,24 @@ void RoundExecutor::begin(std::shared_ptr<GroupTransport> transport, void* const
     const bool is_refused = error.code() == StatusCode::kInvalidArgument ||
                             error.code() == StatusCode::kUnsupported ||
                             error.code() == StatusCode::kInvalidState;
-    is_refused ? end_run() : fail(error);
+    if (!is_refused) give_up(error);
     throw;
   } catch (const std::exception& error) {
-    fail(Error(StatusCode::kInternal, error.what()));
+    give_up(Error(StatusCode::kInternal, error.what()));
     throw;
   }
   try {
     begin_workers();
   } catch (const std::exception& error) {
-    fail(Error(StatusCode::kSystem, error.what()));
+    give_up(Error(StatusCode::kSystem, error.what()));
     throw;
-  }
-  is_running_ = true;
-}
-
-void RoundExecutor::set_buffers(void* const* buffers, std::size_t num_buffers) {
-  if (num_buffers != program_.num_buffers) {
-    throw Error(StatusCode::kInvalidArgument, text("program: ", num_buffers, " buffers given but ",
-                                                   program_.num_buffers, " needed."));
-  }
-  addresses_.resize(num_buffers);
-  for (std::size_t i = 0; i < num_buffers; ++i) {
-    addresses_[i] = reinterpret_cast<CudaAddress>(buffers[i]);
-    if (addresses_[i] == 0 && program_.buffer_is_used[i]) {
-      throw Error(StatusCode::kInvalidArgument,
-                  text("program: buffer ", i, " is null but operations refer to it."));
-    }
   }
 }
 
 // Makes the workers, once per transport.
 void RoundExecutor::bind(const GroupTransport& transport) {
   if (bound_transport_ == transport.id()) return;
-  if (!transport.is_connected()) {
-    throw Error(StatusCode::kInvalidState,
-                "communicator: not connected. Call connect on every process first.");
-  }
+  check_connected(transport);
   if (program_.num_rounds == 0) {
     throw Error(StatusCode::kInvalidArgument,
                 "program: it has no rounds, and GPUs move bytes in rounds. Give num_rounds, hops "
@@ -156,37 +129,27 @@ std::size_t RoundExecutor::worker_of(std::uint32_t buffer) const {
               text("program: buffer ", buffer, " lies on no GPU of this process's ranks."));
 }
 
-bool RoundExecutor::progress(std::int64_t slice_ns) {
-  if (!is_running_) {
-    throw Error(StatusCode::kInvalidState, "program: no run is under way. Begin one first.");
-  }
-  try {
-    const std::int64_t begin = monotonic_ns();
-    for (;;) {
-      const bool moved = step();
-      const std::int64_t now = monotonic_ns();
-      if (!moved && is_queued_ && std::all_of(workers_.begin(), workers_.end(), [](const auto& w) {
-            return w->is_finished();
-          })) {
-        finish(now);
-        end_run();
-        return true;
-      }
-      if (now >= deadline_ns_) throw_timeout();
-      if (moved && (slice_ns == 0 || now - begin < slice_ns)) continue;
-      transport_->check();
-      if (now - begin >= slice_ns) return false;
-      std::this_thread::sleep_for(kPollInterval);
-      wait_ns_ += monotonic_ns() - now;
+bool RoundExecutor::run_slice(std::int64_t slice_ns) {
+  const std::int64_t begin = monotonic_ns();
+  for (;;) {
+    const bool moved = step();
+    const std::int64_t now = monotonic_ns();
+    if (!moved && is_over()) {
+      finish(now);
+      return true;
     }
-  } catch (const Error& error) {
-    const Error full = located(error);
-    fail(full);
-    throw full;
-  } catch (const std::exception& error) {
-    fail(Error(StatusCode::kInternal, error.what()));
-    throw;
+    if (now >= deadline_ns_) throw_timeout();
+    if (moved && (slice_ns == 0 || now - begin < slice_ns)) continue;
+    transport_->check();
+    if (now - begin >= slice_ns) return false;
+    std::this_thread::sleep_for(kPollInterval);
+    wait_ns_ += monotonic_ns() - now;
   }
+}
+
+bool RoundExecutor::is_over() const {
+  return is_queued_ && std::all_of(workers_.begin(), workers_.end(),
+                                   [](const auto& worker) { return worker->is_finished(); });
 }
 
 // What NCCL and CUDA say tells neither the rank nor how far the run was.
@@ -318,17 +281,12 @@ void RoundExecutor::finish(std::int64_t now) {
   }
 }
 
-void RoundExecutor::cancel(const std::string& reason) {
-  if (is_running_) fail(Error(StatusCode::kAborted, reason));
-}
-
-void RoundExecutor::fail(const Error& error) {
+void RoundExecutor::give_up(const Error& error) {
   transport_->abort(error);
   // Before the abort, which may take its time, and again after it, when NCCL queues nothing more.
   for (const auto& worker : workers_) worker->mark_rest();
   transport_->stop();
   drain_workers();
-  end_run();
 }
 
 // Waits for what is queued, a bounded time, and drops the workers.
@@ -342,13 +300,6 @@ void RoundExecutor::drain_workers() {
     return std::all_of(workers->begin(), workers->end(),
                        [](const auto& worker) { return worker->is_idle(); });
   });
-}
-
-void RoundExecutor::end_run() {
-  is_running_ = false;
-  if (transport_ == nullptr) return;
-  transport_->end_use();
-  transport_.reset();
 }
 
 }  // namespace reshard

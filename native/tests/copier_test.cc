@@ -80,7 +80,7 @@ TEST(local_copies_on_several_threads_are_exact) {
   for (std::size_t i = 0; i < source.size(); ++i) source[i] = static_cast<std::uint16_t>(hash(i));
   std::vector<std::vector<std::uint16_t>> transposed;
   std::vector<std::vector<std::uint16_t>> spread;
-  Executor executor(program, host_device());
+  ChunkExecutor executor(program, host_device());
   for (const int num_threads : {1, 3, 2, 4}) {
     transposed.emplace_back(kRows * kCols);
     spread.emplace_back(2 * kRows * kCols);
@@ -102,7 +102,7 @@ TEST(local_copies_on_several_threads_are_exact) {
 TEST(wrong_numbers_of_threads_are_refused) {
   ByteStreams streams;
   const Program program = streams.program(16);
-  Executor executor(program, host_device());
+  ChunkExecutor executor(program, host_device());
   for (const int num_threads : {0, -1, 257}) {
     const Error error =
         error_of([&] { executor.begin(nullptr, nullptr, 0, {1, kSecond, num_threads}); });

@@ -302,7 +302,7 @@ TEST(a_forked_child_can_neither_use_nor_harm_its_parents_communicator) {
       CHECK_EQ(note.code, StatusCode::kInvalidState);
       CHECK_CONTAINS(note.text, "after fork");
       Runner runner(mesh_streams(process, 2, 50'000), 4096);
-      runner.run(std::dynamic_pointer_cast<ChannelTransport>(communicator->transport()), 1);
+      runner.run(communicator->transport(), 1);
     };
   };
   Process a(body(0));

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "chunk_executor.h"
 #include "clock.h"
-#include "executor.h"
 #include "named_tests.h"
 #include "program_table.h"
 #include "transport/shm/shm_transport.h"
@@ -133,16 +133,16 @@ class Runner {
         executor_(program_, host_device()) {}
 
   ByteStreams& streams() { return streams_; }
-  Executor& executor() { return executor_; }
+  ChunkExecutor& executor() { return executor_; }
 
-  void begin(std::shared_ptr<ChannelTransport> transport, std::uint64_t run,
+  void begin(std::shared_ptr<Transport> transport, std::uint64_t run,
              std::int64_t timeout_ns = 20 * kSecond) {
     const std::vector<void*> buffers = streams_.buffers();
     executor_.begin(std::move(transport), buffers.data(), buffers.size(), {run, timeout_ns, 1});
   }
 
   // Begins and finishes a run, checking the bytes.
-  void run(const std::shared_ptr<ChannelTransport>& transport, std::uint64_t run,
+  void run(const std::shared_ptr<Transport>& transport, std::uint64_t run,
            std::int64_t timeout_ns = 20 * kSecond) {
     streams_.fill(run);
     begin(transport, run, timeout_ns);
@@ -154,7 +154,7 @@ class Runner {
  private:
   ByteStreams streams_;
   const Program program_;
-  Executor executor_;
+  ChunkExecutor executor_;
 };
 
 // Runs `body` and returns the Error that it throws; fails when it throws none.

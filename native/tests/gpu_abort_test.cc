@@ -178,6 +178,14 @@ TEST(the_wrong_kind_of_communicator_is_refused) {
            RESHARD_STATUS_INVALID_ARGUMENT);
   reshard_program_destroy(program);
   reshard_communicator_destroy(shm);
+  team.open();
+  team.connect();
+  Runner chunks(ByteStreams{}, 4096);
+  const Error refused = error_of([&] { chunks.begin(team[0].transport(), 1); });
+  CHECK_EQ(refused.code(), StatusCode::kInvalidArgument);
+  CHECK_EQ(refused.message(),
+           "program: it moves in chunks, which takes a communicator over shared memory.");
+  CHECK_TRUE(!chunks.executor().is_running());
   team.check_can_go_on();
 }
 

@@ -1,5 +1,5 @@
 // What a slice of a run leaves behind when its time is over, over a transport that shows it.
-#include "executor.h"
+#include "chunk_executor.h"
 #include "fixtures.h"
 
 namespace reshard_test {

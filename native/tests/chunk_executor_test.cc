@@ -1,6 +1,6 @@
-// The executor over real rings, all processes driven by one thread, so that every order of events
-// is the test's choice: begin, advance without waiting, advance the other, finish.
-#include "executor.h"
+// The chunk executor over real rings, all processes driven by one thread, so that every order of
+// events is the test's choice: begin, advance without waiting, advance the other, finish.
+#include "chunk_executor.h"
 
 #include "fixtures.h"
 
