@@ -44,8 +44,8 @@ class Program:
         extents: rows of 2, one per buffer: the byte range that may be touched.
         num_buffers: how many addresses a run takes.
         chunk_bytes: largest message; the same on both ends of every stream.
-        hops, spans, num_rounds, num_groups: for programs that move in rounds over NCCL, as
-            `reshard.h` describes them.
+        hops, spans, num_rounds, num_groups, messages_per_pair: for programs that move in rounds
+            over NCCL, as `reshard.h` describes them.
 
     Raises:
         PlanError: a table is wrong; names table, row and values.
@@ -65,6 +65,7 @@ class Program:
         spans: array[int] | None = None,
         num_rounds: int = 0,
         num_groups: int = 1,
+        messages_per_pair: int = 1,
     ) -> None:
         tables = _ffi.new("reshard_program_tables *")
         tables.size = _ffi.sizeof("reshard_program_tables")
@@ -85,6 +86,7 @@ class Program:
         tables.chunk_bytes = chunk_bytes
         tables.num_rounds = num_rounds
         tables.num_groups = num_groups
+        tables.messages_per_pair = messages_per_pair
         out = _ffi.new("reshard_program **")
         check(_lib.reshard_program_create(tables, out))
         self._handle: Any = _ffi.gc(out[0], _lib.reshard_program_destroy)

@@ -98,6 +98,7 @@ class LocalProgram:
             spans=tables.spans,
             num_rounds=0 if pace is None else pace.num_rounds,
             num_groups=1 if pace is None else pace.num_groups,
+            messages_per_pair=1 if pace is None else pace.messages_per_pair,
         )
 
     def staging_bytes(self, domains: Sequence[int]) -> int:

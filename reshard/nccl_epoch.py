@@ -110,7 +110,7 @@ class NcclEpoch:
             if most <= budget:
                 return
             # Messages are padded, and direct ones are not counted: the pace is an estimate.
-            pace = Pace(2 * pace.num_rounds, pace.num_groups)
+            pace = pace._replace(num_rounds=2 * pace.num_rounds)
             if pace.num_rounds > MAX_ROUNDS:
                 raise BudgetError(
                     f"staging_bytes={budget} is too small even in {MAX_ROUNDS} rounds: give at "

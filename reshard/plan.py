@@ -32,7 +32,7 @@ from reshard.transfer import Transfer
 
 __all__ = ["PLANNER_VERSION", "Plan", "make_plan"]
 
-PLANNER_VERSION = 5
+PLANNER_VERSION = 6
 """Changes whenever equal inputs could give another plan than before."""
 
 

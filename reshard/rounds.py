@@ -22,6 +22,7 @@ from reshard.spans import Spans
 from reshard.traffic import MAX_ROUNDS, Traffic
 
 __all__ = [
+    "MAX_GROUP_MESSAGES",
     "MAX_GROUP_OPERATIONS",
     "BudgetError",
     "Pace",
@@ -34,6 +35,10 @@ __all__ = [
 MAX_GROUP_OPERATIONS = 256
 """Sends and receives that one rank posts together at most."""
 
+MAX_GROUP_MESSAGES = 1024
+"""Messages of one rank in a group at most, where a pair has more than a few: NCCL takes 2,048."""
+
+_MIN_MESSAGES_PER_PAIR = MAX_GROUP_MESSAGES // MAX_GROUP_OPERATIONS
 _BUFFERS = 2  # One that is packed or unpacked while the other is on the wire.
 _MIN_ROUNDS = 16
 _MIN_ROUND_BYTES = 4 << 20  # of a rank; less takes no longer than what a round costs by itself
@@ -59,10 +64,12 @@ class Pace(NamedTuple):
         num_rounds: into how many rounds the whole time is cut.
         num_groups: so many groups of sends and receives are posted one after the other in each
             slot; a power of two.
+        messages_per_pair: so many messages of one rank to another are in a group at most.
     """
 
-    num_rounds: int
-    num_groups: int
+    num_rounds: int = 1
+    num_groups: int = 1
+    messages_per_pair: int = MAX_GROUP_MESSAGES
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +144,7 @@ def pace_of_all(plans: Iterable[RankPlan], spans: Spans, staging_bytes: int) -> 
     Raises:
         BudgetError: if the budget is too small for one of them.
     """
-    pace = Pace(1, 1)
+    pace = Pace()
     refused: dict[int, int] = {}
     for plan in plans:
         peers = {(peer, is_sent) for peer, _, is_sent in plan.messages}
@@ -153,7 +160,7 @@ def pace_of_all(plans: Iterable[RankPlan], spans: Spans, staging_bytes: int) -> 
             least = max(len(peers) * MIN_STRIPE_BYTES, _MIN_ROUND_BYTES)
             wanted = _MIN_ROUNDS * traffic.last_hop  # each further hop waits for one more
             num_rounds = max(num_rounds, min(wanted, traffic.nbytes // least))
-        pace = agreed([pace, Pace(num_rounds, _num_groups(plan.rank, peers))])
+        pace = agreed([pace, Pace(num_rounds, *_groups(plan.rank, peers))])
     if refused:
         worst = max(refused, key=refused.__getitem__)
         raise BudgetError(
@@ -164,17 +171,18 @@ def pace_of_all(plans: Iterable[RankPlan], spans: Spans, staging_bytes: int) -> 
     return pace
 
 
-def _num_groups(rank: int, peers: Set[tuple[int, bool]]) -> int:
-    number = 1
-    while _largest_group(rank, peers, number) > MAX_GROUP_OPERATIONS:
-        number *= 2
-    return number
+def _groups(rank: int, peers: Set[tuple[int, bool]]) -> tuple[int, int]:
+    """Returns how many groups there are, and how many messages a pair may have in one."""
+    num_groups = 1
+    while (largest := _largest_group(rank, peers, num_groups)) > MAX_GROUP_OPERATIONS:
+        num_groups *= 2
+    return num_groups, max(MAX_GROUP_MESSAGES // largest, _MIN_MESSAGES_PER_PAIR)
 
 
 def agreed(paces: Iterable[Pace]) -> Pace:
     """Returns the pace that suits all ranks."""
-    rounds, groups = zip(*paces, strict=True)
-    return Pace(max(rounds), max(groups))
+    rounds, groups, messages = zip(*paces, strict=True)
+    return Pace(max(rounds), max(groups), min(messages))
 
 
 def _largest_group(rank: int, peers: Iterable[tuple[int, bool]], num_groups: int) -> int:

@@ -2770,6 +2770,7 @@ static void _cffi_checkfld__reshard_program_tables(reshard_program_tables *p)
   (void)((p->spans_length) | 0);  /* check that 'reshard_program_tables.spans_length' is an integer */
   (void)((p->num_rounds) | 0);  /* check that 'reshard_program_tables.num_rounds' is an integer */
   (void)((p->num_groups) | 0);  /* check that 'reshard_program_tables.num_groups' is an integer */
+  (void)((p->messages_per_pair) | 0);  /* check that 'reshard_program_tables.messages_per_pair' is an integer */
 }
 struct _cffi_align__reshard_program_tables { char x; reshard_program_tables y; };
 
@@ -3009,6 +3010,9 @@ static const struct _cffi_field_s _cffi_fields[] = {
   { "num_groups", offsetof(reshard_program_tables, num_groups),
                   sizeof(((reshard_program_tables *)0)->num_groups),
                   _CFFI_OP(_CFFI_OP_NOOP, 54) },
+  { "messages_per_pair", offsetof(reshard_program_tables, messages_per_pair),
+                         sizeof(((reshard_program_tables *)0)->messages_per_pair),
+                         _CFFI_OP(_CFFI_OP_NOOP, 54) },
   { "size", offsetof(reshard_rounds_info, size),
             sizeof(((reshard_rounds_info *)0)->size),
             _CFFI_OP(_CFFI_OP_NOOP, 33) },
@@ -3138,15 +3142,15 @@ static const struct _cffi_struct_union_s _cffi_struct_unions[] = {
   { "reshard_program_info", 155, _CFFI_F_CHECK_FIELDS,
     sizeof(reshard_program_info), offsetof(struct _cffi_align__reshard_program_info, y), 12, 8 },
   { "reshard_program_tables", 156, _CFFI_F_CHECK_FIELDS,
-    sizeof(reshard_program_tables), offsetof(struct _cffi_align__reshard_program_tables, y), 20, 17 },
+    sizeof(reshard_program_tables), offsetof(struct _cffi_align__reshard_program_tables, y), 20, 18 },
   { "reshard_rounds_info", 157, _CFFI_F_CHECK_FIELDS,
-    sizeof(reshard_rounds_info), offsetof(struct _cffi_align__reshard_rounds_info, y), 37, 5 },
+    sizeof(reshard_rounds_info), offsetof(struct _cffi_align__reshard_rounds_info, y), 38, 5 },
   { "reshard_run_options", 158, _CFFI_F_CHECK_FIELDS,
-    sizeof(reshard_run_options), offsetof(struct _cffi_align__reshard_run_options, y), 42, 7 },
+    sizeof(reshard_run_options), offsetof(struct _cffi_align__reshard_run_options, y), 43, 7 },
   { "reshard_run_stats", 159, _CFFI_F_CHECK_FIELDS,
-    sizeof(reshard_run_stats), offsetof(struct _cffi_align__reshard_run_stats, y), 49, 10 },
+    sizeof(reshard_run_stats), offsetof(struct _cffi_align__reshard_run_stats, y), 50, 10 },
   { "reshard_shm_options", 160, _CFFI_F_CHECK_FIELDS,
-    sizeof(reshard_shm_options), offsetof(struct _cffi_align__reshard_shm_options, y), 59, 15 },
+    sizeof(reshard_shm_options), offsetof(struct _cffi_align__reshard_shm_options, y), 60, 15 },
 };
 
 static const struct _cffi_enum_s _cffi_enums[] = {

@@ -2,7 +2,7 @@
 //
 // Words of 64 bits. First one word per move: its first tile in the upper half, the place of its
 // record (in words, from the start of the table) in the lower half. Then the records, of variable
-// length. native/src/move_table.cc writes tables; nothing else knows the layout.
+// length. native/src/launch_table.cc and move_table.cc write tables; nothing else knows the layout.
 //
 // A record names a strided side, the memory, and a side that is dense or part of something dense,
 // the wire. Packing reads the memory and writes the wire, unpacking the reverse, so the table of

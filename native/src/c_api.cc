@@ -118,7 +118,8 @@ reshard_status reshard_program_create(const reshard_program_tables* tables,
         as_table(tables->hops, tables->hops_length, "tables.hops"),
         as_table(tables->spans, tables->spans_length, "tables.spans"),
         tables->num_rounds,
-        tables->num_groups};
+        tables->num_groups,
+        tables->messages_per_pair};
     *program = new reshard_program(reshard::read_program(parsed));
     return RESHARD_STATUS_OK;
   });

@@ -5,47 +5,38 @@
 namespace reshard {
 namespace {
 
-template <typename Function>
-void set(const SharedLibrary& library, Function** pointer, const char* symbol) {
-  void* address = library.find(symbol);
-  if (address == nullptr) {
-    throw Error(StatusCode::kUnsupported,
-                text(library.path(), " has no function ", symbol,
-                     ", so it is no CUDA driver, or one before CUDA 12."));
-  }
-  *pointer = reinterpret_cast<Function*>(address);
-}
+constexpr char kConsequence[] = "so it is no CUDA driver, or one before CUDA 12.";
 
 void set_context_functions(const SharedLibrary& library, CudaFunctions& functions) {
-  set(library, &functions.DeviceGet, "cuDeviceGet");
-  set(library, &functions.DeviceGetAttribute, "cuDeviceGetAttribute");
-  set(library, &functions.DevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain");
-  set(library, &functions.DevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2");
-  set(library, &functions.CtxPushCurrent, "cuCtxPushCurrent_v2");
-  set(library, &functions.CtxPopCurrent, "cuCtxPopCurrent_v2");
-  set(library, &functions.StreamCreate, "cuStreamCreate");
-  set(library, &functions.StreamDestroy, "cuStreamDestroy_v2");
-  set(library, &functions.StreamWaitEvent, "cuStreamWaitEvent");
-  set(library, &functions.EventCreate, "cuEventCreate");
-  set(library, &functions.EventDestroy, "cuEventDestroy_v2");
-  set(library, &functions.EventRecord, "cuEventRecord");
-  set(library, &functions.EventQuery, "cuEventQuery");
+  library.set(&functions.DeviceGet, "cuDeviceGet", kConsequence);
+  library.set(&functions.DeviceGetAttribute, "cuDeviceGetAttribute", kConsequence);
+  library.set(&functions.DevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", kConsequence);
+  library.set(&functions.DevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2", kConsequence);
+  library.set(&functions.CtxPushCurrent, "cuCtxPushCurrent_v2", kConsequence);
+  library.set(&functions.CtxPopCurrent, "cuCtxPopCurrent_v2", kConsequence);
+  library.set(&functions.StreamCreate, "cuStreamCreate", kConsequence);
+  library.set(&functions.StreamDestroy, "cuStreamDestroy_v2", kConsequence);
+  library.set(&functions.StreamWaitEvent, "cuStreamWaitEvent", kConsequence);
+  library.set(&functions.EventCreate, "cuEventCreate", kConsequence);
+  library.set(&functions.EventDestroy, "cuEventDestroy_v2", kConsequence);
+  library.set(&functions.EventRecord, "cuEventRecord", kConsequence);
+  library.set(&functions.EventQuery, "cuEventQuery", kConsequence);
 }
 
 void set_memory_functions(const SharedLibrary& library, CudaFunctions& functions) {
-  set(library, &functions.MemAlloc, "cuMemAlloc_v2");
-  set(library, &functions.MemFree, "cuMemFree_v2");
-  set(library, &functions.MemAllocHost, "cuMemAllocHost_v2");
-  set(library, &functions.MemFreeHost, "cuMemFreeHost");
-  set(library, &functions.MemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2");
-  set(library, &functions.MemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2");
-  set(library, &functions.Memcpy3DAsync, "cuMemcpy3DAsync_v2");
-  set(library, &functions.MemsetD2D8Async, "cuMemsetD2D8Async");
-  set(library, &functions.PointerGetAttribute, "cuPointerGetAttribute");
-  set(library, &functions.ModuleLoadData, "cuModuleLoadData");
-  set(library, &functions.ModuleUnload, "cuModuleUnload");
-  set(library, &functions.ModuleGetFunction, "cuModuleGetFunction");
-  set(library, &functions.LaunchKernel, "cuLaunchKernel");
+  library.set(&functions.MemAlloc, "cuMemAlloc_v2", kConsequence);
+  library.set(&functions.MemFree, "cuMemFree_v2", kConsequence);
+  library.set(&functions.MemAllocHost, "cuMemAllocHost_v2", kConsequence);
+  library.set(&functions.MemFreeHost, "cuMemFreeHost", kConsequence);
+  library.set(&functions.MemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", kConsequence);
+  library.set(&functions.MemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2", kConsequence);
+  library.set(&functions.Memcpy3DAsync, "cuMemcpy3DAsync_v2", kConsequence);
+  library.set(&functions.MemsetD2D8Async, "cuMemsetD2D8Async", kConsequence);
+  library.set(&functions.PointerGetAttribute, "cuPointerGetAttribute", kConsequence);
+  library.set(&functions.ModuleLoadData, "cuModuleLoadData", kConsequence);
+  library.set(&functions.ModuleUnload, "cuModuleUnload", kConsequence);
+  library.set(&functions.ModuleGetFunction, "cuModuleGetFunction", kConsequence);
+  library.set(&functions.LaunchKernel, "cuLaunchKernel", kConsequence);
 }
 
 }  // namespace
@@ -54,10 +45,10 @@ CudaDriver::CudaDriver(const std::string& name) : library_(name) {
   int (*init)(unsigned flags) = nullptr;
   int (*get_version)(int* version) = nullptr;
   int (*get_count)(int* count) = nullptr;
-  set(library_, &init, "cuInit");
-  set(library_, &get_version, "cuDriverGetVersion");
-  set(library_, &get_count, "cuDeviceGetCount");
-  set(library_, &functions_.GetErrorString, "cuGetErrorString");
+  library_.set(&init, "cuInit", kConsequence);
+  library_.set(&get_version, "cuDriverGetVersion", kConsequence);
+  library_.set(&get_count, "cuDeviceGetCount", kConsequence);
+  library_.set(&functions_.GetErrorString, "cuGetErrorString", kConsequence);
   set_context_functions(library_, functions_);
   set_memory_functions(library_, functions_);
   const auto require = [&](const char* call, int result) {

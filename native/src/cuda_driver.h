@@ -24,6 +24,7 @@ constexpr int kCudaNotReady = 600;
 constexpr unsigned kCudaStreamNonBlocking = 1;
 constexpr unsigned kCudaEventDisableTiming = 2;
 constexpr int kCudaMemoryTypeDevice = 2;
+constexpr int kCudaMaxPitch = 11;
 constexpr int kCudaMultiprocessorCount = 16;
 constexpr int kCudaComputeCapabilityMajor = 75;
 constexpr int kCudaComputeCapabilityMinor = 76;

@@ -22,6 +22,7 @@ GpuDevice::GpuDevice(std::shared_ptr<const CudaDriver> driver, int ordinal)
   attribute(kCudaComputeCapabilityMajor, &major_);
   attribute(kCudaComputeCapabilityMinor, &minor_);
   attribute(kCudaMultiprocessorCount, &num_multiprocessors_);
+  attribute(kCudaMaxPitch, &max_pitch_);
   check(cuda().DevicePrimaryCtxRetain(&context_, device_), "retaining its primary context");
 }
 

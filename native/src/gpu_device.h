@@ -47,6 +47,8 @@ class GpuDevice {
   const CudaFunctions& cuda() const { return driver_->functions(); }
   int ordinal() const { return ordinal_; }
   int num_multiprocessors() const { return num_multiprocessors_; }
+  // Bytes from one row to the next, at most, in copies and fills of rows.
+  std::int64_t max_pitch() const { return max_pitch_; }
   // "sm_90"
   std::string architecture() const;
 
@@ -66,6 +68,7 @@ class GpuDevice {
   int major_ = 0;
   int minor_ = 0;
   int num_multiprocessors_ = 0;
+  int max_pitch_ = 0;
   CudaContext context_ = nullptr;
 };
 

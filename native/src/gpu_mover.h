@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "bounded_stream.h"
 #include "gpu_device.h"
 #include "program.h"
 #include "round_schedule.h"
@@ -38,8 +39,9 @@ class GpuMover {
   // What was given for a buffer of the program.
   virtual CudaAddress address_of(std::uint32_t buffer) const = 0;
 
-  // Queues a batch. `staging` is the memory that Move::offset counts from where place is kStaging.
-  virtual void run(std::size_t batch, CudaAddress staging, Role role, CudaStream stream) = 0;
+  // Queues a batch on the stream of a role. `staging` is the memory that Move::offset counts from
+  // where place is kStaging.
+  virtual void run(std::size_t batch, CudaAddress staging, Role role, BoundedStream& stream) = 0;
 
   // Device memory that it holds besides the staging memory.
   virtual std::size_t nbytes() const = 0;

@@ -19,9 +19,11 @@ Role role_of(Channel channel) {
 }  // namespace
 
 GpuWorker::GpuWorker(const Program& program, const RankRounds& rounds, GpuRank rank,
-                     std::size_t local)
+                     std::size_t local, const BoundedStream::Idle& idle)
     : program_(program), rounds_(rounds), rank_(std::move(rank)), local_(local) {
-  for (std::unique_ptr<GpuStream>& each : streams_) each = std::make_unique<GpuStream>(device());
+  for (std::unique_ptr<BoundedStream>& each : streams_) {
+    each = std::make_unique<BoundedStream>(device(), idle);
+  }
   for (std::vector<std::unique_ptr<GpuEvent>>& ring : marks_) {
     for (std::size_t i = 0; i < kSlotsInFlight; ++i) {
       ring.push_back(std::make_unique<GpuEvent>(device()));
@@ -85,10 +87,9 @@ void GpuWorker::fill_zero(const ZeroRegion& region, CudaAddress base) {
   std::int64_t width = region.element_size;
   if (box.ndim > 0 && box.stride[box.ndim - 1] == width) width *= box.size[--box.ndim];
   // Rows go together where they are a pitch apart.
-  const bool has_rows = box.ndim > 0 && box.stride[box.ndim - 1] >= width;
-  const std::int64_t rows = has_rows ? box.size[box.ndim - 1] : 1;
-  const std::int64_t pitch = has_rows ? box.stride[box.ndim - 1] : width;
-  if (has_rows) --box.ndim;
+  const std::int64_t stride = box.ndim > 0 ? box.stride[box.ndim - 1] : 0;
+  const bool has_rows = stride >= width && stride <= device().max_pitch();
+  const std::int64_t rows = has_rows ? box.size[--box.ndim] : 1;
   const std::int64_t count = num_elements(box);
   for (std::int64_t i = 0; i < count; ++i) {
     std::int64_t offset = region.offset_bytes;
@@ -97,12 +98,21 @@ void GpuWorker::fill_zero(const ZeroRegion& region, CudaAddress base) {
       offset += rest % box.size[dim] * box.stride[dim];
       rest /= box.size[dim];
     }
-    device().check(
-        device().cuda().MemsetD2D8Async(
-            base + static_cast<CudaAddress>(offset), static_cast<std::size_t>(pitch), 0,
-            static_cast<std::size_t>(width), static_cast<std::size_t>(rows), stream(Role::kUnpack)),
-        "filling padding with zeros");
+    for (std::int64_t done = 0; done < width; done += device().max_pitch()) {
+      const std::int64_t part = std::min(width - done, device().max_pitch());
+      fill_rows(base + static_cast<CudaAddress>(offset + done), part, rows,
+                has_rows ? stride : part);
+    }
   }
+}
+
+void GpuWorker::fill_rows(CudaAddress first, std::int64_t width, std::int64_t rows,
+                          std::int64_t pitch) {
+  device().check(device().cuda().MemsetD2D8Async(first, static_cast<std::size_t>(pitch), 0,
+                                                 static_cast<std::size_t>(width),
+                                                 static_cast<std::size_t>(rows),
+                                                 streams_[static_cast<int>(Role::kUnpack)]->next()),
+                 "filling padding with zeros");
 }
 
 void GpuWorker::hold_up(Role role, Mark which, std::size_t slot, std::size_t ago) const {
@@ -115,7 +125,7 @@ CudaAddress GpuWorker::half(std::size_t slot) const {
 }
 
 void GpuWorker::run(std::size_t batch, std::size_t slot, Role role) {
-  if (batch != kNone) mover_->run(batch, half(slot), role, stream(role));
+  if (batch != kNone) mover_->run(batch, half(slot), role, *streams_[static_cast<int>(role)]);
 }
 
 void GpuWorker::pack(std::size_t slot) {

@@ -5,7 +5,7 @@
 //   domain stream   slot s: pack, exchange, unpack inside the domain, when slot s - 1 has arrived
 //   unpack stream   slot s: what the network brought
 //
-// Nothing here waits on the host.
+// Nothing here waits on the host, but for room in a stream that is full.
 #ifndef RESHARD_NATIVE_SRC_GPU_WORKER_H_
 #define RESHARD_NATIVE_SRC_GPU_WORKER_H_
 
@@ -16,6 +16,7 @@
 #include <set>
 #include <vector>
 
+#include "bounded_stream.h"
 #include "gpu_device.h"
 #include "gpu_mover.h"
 #include "program.h"
@@ -30,7 +31,9 @@ class GpuWorker {
   static constexpr std::size_t kSlotsInFlight = 4;
 
   // `rounds` and `program` outlive it. Allocates the staging memory.
-  GpuWorker(const Program& program, const RankRounds& rounds, GpuRank rank, std::size_t local);
+  //   idle: for BoundedStream.
+  GpuWorker(const Program& program, const RankRounds& rounds, GpuRank rank, std::size_t local,
+            const BoundedStream::Idle& idle);
 
   std::int64_t rank() const { return rounds_.rank; }
   const GpuDevice& device() const { return *rank_.device; }
@@ -92,6 +95,7 @@ class GpuWorker {
   // Makes a stream wait for a mark of the slot `ago` slots before `slot`, if there is one.
   void hold_up(Role role, Mark which, std::size_t slot, std::size_t ago) const;
   void run(std::size_t batch, std::size_t slot, Role role);
+  void fill_rows(CudaAddress first, std::int64_t width, std::int64_t rows, std::int64_t pitch);
   CudaAddress half(std::size_t slot) const;
   void add_batches();
 
@@ -99,7 +103,7 @@ class GpuWorker {
   const RankRounds& rounds_;
   const GpuRank rank_;
   const std::size_t local_;
-  std::array<std::unique_ptr<GpuStream>, kNumRoles> streams_;
+  std::array<std::unique_ptr<BoundedStream>, kNumRoles> streams_;
   std::array<std::vector<std::unique_ptr<GpuEvent>>, kNumMarks> marks_;
   std::unique_ptr<GpuEvent> ready_;     // addresses are set, and the caller's work is done
   std::unique_ptr<GpuEvent> finished_;  // everything of the run

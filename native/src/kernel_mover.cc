@@ -75,7 +75,7 @@ class KernelMover final : public GpuMover {
 
   CudaAddress address_of(std::uint32_t buffer) const override { return addresses_[buffer]; }
 
-  void run(std::size_t batch, CudaAddress staging, Role role, CudaStream stream) override {
+  void run(std::size_t batch, CudaAddress staging, Role role, BoundedStream& stream) override {
     const Batch& what = batches_[batch];
     const CudaAddress table =
         table_memory_.address() + static_cast<CudaAddress>(role) * kTableBytes;
@@ -84,10 +84,10 @@ class KernelMover final : public GpuMover {
       const Launch& launch = launches_[what.first_launch + i];
       const std::byte* words = pinned_words_->data() + launch.first_word * sizeof(std::uint64_t);
       device_.check(device_.cuda().MemcpyHtoDAsync(
-                        table, words, launch.num_words * sizeof(std::uint64_t), stream),
+                        table, words, launch.num_words * sizeof(std::uint64_t), stream.next()),
                     "uploading a table");
       module_.launch(function, table, address_memory_.address(), staging, launch.num_moves,
-                     launch.num_tiles, stream);
+                     launch.num_tiles, stream.next());
       ++num_launches_;
     }
   }

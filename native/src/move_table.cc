@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <limits>
 
 #include "kernels/transpose.h"
 #include "pack_parts.h"
-#include "status.h"
 
 namespace reshard {
 
@@ -208,54 +206,23 @@ bool MoveTable::add_transpose(Box& box, std::int64_t unit) {
 
 void MoveTable::add_record(const Shape& shape, const Box& box, std::uint64_t run,
                            std::uint64_t block, std::uint64_t num_tiles) {
-  constexpr std::uint64_t kLimit = std::numeric_limits<std::uint32_t>::max();
-  if (num_tiles > kLimit || num_tiles_ + num_tiles > kLimit ||
-      records_.size() + 2 * entries_.size() + 64 > kLimit) {
-    throw Error(
-        StatusCode::kUnsupported,
-        text("one launch would have ", num_tiles_ + num_tiles, " tiles in ", records_.size(),
-             " words, but each of both must stay below 2^32. Use a "
-             "smaller staging buffer."));
-  }
+  begin_record(num_tiles, "Use a smaller staging buffer.");
   Shape with_bits = shape;
   for (int k = 0; k < box.ndim; ++k) {
     with_bits.memory_stride_bits |= static_cast<std::uint32_t>(box.dims[k].memory) & 15U;
     with_bits.wire_stride_bits |= static_cast<std::uint32_t>(box.dims[k].wire) & 15U;
   }
-  entries_.push_back(
-      {static_cast<std::uint32_t>(num_tiles_), static_cast<std::uint32_t>(records_.size())});
-  num_tiles_ += num_tiles;
-  words_.clear();
-  records_.push_back(word_of(with_bits));
-  records_.push_back(kernels::word_of_halves(box.memory_buffer, box.wire_buffer));
-  records_.push_back(static_cast<std::uint64_t>(box.memory_offset));
-  records_.push_back(static_cast<std::uint64_t>(box.wire_offset));
-  records_.push_back(run);
-  records_.push_back(block);
+  push(word_of(with_bits));
+  push(kernels::word_of_halves(box.memory_buffer, box.wire_buffer));
+  push(box.memory_offset);
+  push(box.wire_offset);
+  push(run);
+  push(block);
   for (int k = 0; k < box.ndim; ++k) {
-    records_.push_back(static_cast<std::uint64_t>(box.dims[k].size));
-    records_.push_back(static_cast<std::uint64_t>(box.dims[k].memory));
-    records_.push_back(static_cast<std::uint64_t>(box.dims[k].wire));
+    push(box.dims[k].size);
+    push(box.dims[k].memory);
+    push(box.dims[k].wire);
   }
-}
-
-const std::vector<std::uint64_t>& MoveTable::words() const {
-  if (words_.empty() && !entries_.empty()) {
-    const auto directory = static_cast<std::uint32_t>(entries_.size());
-    words_.reserve(entries_.size() + records_.size());
-    for (const Entry& entry : entries_) {
-      words_.push_back(kernels::word_of_halves(directory + entry.record, entry.first_tile));
-    }
-    words_.insert(words_.end(), records_.begin(), records_.end());
-  }
-  return words_;
-}
-
-void MoveTable::clear() {
-  entries_.clear();
-  records_.clear();
-  words_.clear();
-  num_tiles_ = 0;
 }
 
 }  // namespace reshard

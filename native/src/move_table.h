@@ -1,19 +1,18 @@
-// The table of a launch of the device kernels: many boxes, one launch.
+// The table of a launch of the kernels that pack and unpack.
 #ifndef RESHARD_NATIVE_SRC_MOVE_TABLE_H_
 #define RESHARD_NATIVE_SRC_MOVE_TABLE_H_
 
-#include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "kernels/move_record.h"
+#include "launch_table.h"
 #include "program.h"
 
 namespace reshard {
 
 // Boxes to pack or to unpack. Both need the same table; it is the kernel
-// that goes one way or the other. Not thread-safe, `words` included.
-class MoveTable {
+// that goes one way or the other.
+class MoveTable final : public LaunchTable {
  public:
   static constexpr std::uint32_t kStaging = kernels::kStaging;
 
@@ -24,22 +23,7 @@ class MoveTable {
   void add(const Operation& operation, const Segment& segment, std::int64_t message_offset,
            std::uint32_t message_buffer = kStaging);
 
-  // What is uploaded as `table`; valid until the table changes.
-  const std::vector<std::uint64_t>& words() const;
-
-  // How many words that are.
-  std::size_t num_words() const { return entries_.size() + records_.size(); }
-
-  std::uint32_t num_moves() const { return static_cast<std::uint32_t>(entries_.size()); }
-  std::uint32_t num_tiles() const { return static_cast<std::uint32_t>(num_tiles_); }
-  bool empty() const { return entries_.empty(); }
-  void clear();
-
  private:
-  struct Entry {
-    std::uint32_t first_tile;
-    std::uint32_t record;  // its place in records_
-  };
   struct Box;
 
   void add_box(Box& box);
@@ -47,11 +31,6 @@ class MoveTable {
                   std::uint64_t block, std::uint64_t num_tiles);
   void add_rows(Box& box, kernels::MoveKind kind, std::int64_t run, std::int64_t unit);
   bool add_transpose(Box& box, std::int64_t unit);
-
-  std::vector<Entry> entries_;
-  std::vector<std::uint64_t> records_;
-  std::uint64_t num_tiles_ = 0;
-  mutable std::vector<std::uint64_t> words_;  // made of the two when asked for
 };
 
 }  // namespace reshard

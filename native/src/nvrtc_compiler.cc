@@ -12,29 +12,21 @@ constexpr int kNvrtcSuccess = 0;
 constexpr int kNvrtcInvalidOption = 5;
 constexpr int kNvrtcCompilation = 6;
 
-template <typename Function>
-void set(const SharedLibrary& library, Function** pointer, const char* symbol) {
-  void* address = library.find(symbol);
-  if (address == nullptr) {
-    throw Error(StatusCode::kUnsupported,
-                text(library.path(), " has no function ", symbol,
-                     ", so it is no NVRTC, or one before 11.2. Install nvidia-cuda-nvrtc-cu12."));
-  }
-  *pointer = reinterpret_cast<Function*>(address);
-}
+constexpr char kConsequence[] =
+    "so it is no NVRTC, or one before 11.2. Install nvidia-cuda-nvrtc-cu12.";
 
 }  // namespace
 
 NvrtcCompiler::NvrtcCompiler(const std::string& name) : library_(name) {
-  set(library_, &functions_.Version, "nvrtcVersion");
-  set(library_, &functions_.GetErrorString, "nvrtcGetErrorString");
-  set(library_, &functions_.CreateProgram, "nvrtcCreateProgram");
-  set(library_, &functions_.CompileProgram, "nvrtcCompileProgram");
-  set(library_, &functions_.GetProgramLogSize, "nvrtcGetProgramLogSize");
-  set(library_, &functions_.GetProgramLog, "nvrtcGetProgramLog");
-  set(library_, &functions_.GetCUBINSize, "nvrtcGetCUBINSize");
-  set(library_, &functions_.GetCUBIN, "nvrtcGetCUBIN");
-  set(library_, &functions_.DestroyProgram, "nvrtcDestroyProgram");
+  library_.set(&functions_.Version, "nvrtcVersion", kConsequence);
+  library_.set(&functions_.GetErrorString, "nvrtcGetErrorString", kConsequence);
+  library_.set(&functions_.CreateProgram, "nvrtcCreateProgram", kConsequence);
+  library_.set(&functions_.CompileProgram, "nvrtcCompileProgram", kConsequence);
+  library_.set(&functions_.GetProgramLogSize, "nvrtcGetProgramLogSize", kConsequence);
+  library_.set(&functions_.GetProgramLog, "nvrtcGetProgramLog", kConsequence);
+  library_.set(&functions_.GetCUBINSize, "nvrtcGetCUBINSize", kConsequence);
+  library_.set(&functions_.GetCUBIN, "nvrtcGetCUBIN", kConsequence);
+  library_.set(&functions_.DestroyProgram, "nvrtcDestroyProgram", kConsequence);
   int major = 0;
   int minor = 0;
   check("nvrtcVersion", functions_.Version(&major, &minor));

@@ -10,9 +10,6 @@
 namespace reshard {
 namespace {
 
-// CU_DEVICE_ATTRIBUTE_MAX_PITCH of all GPUs so far.
-constexpr std::int64_t kMaxPitch = 0x7FFFFFFF;
-
 // A box of bytes in memory whose elements are dense, in order, at the other end.
 struct ByteBox {
   StridedBox box;        // coalesced
@@ -47,7 +44,7 @@ class PlainMover final : public GpuMover {
     addresses_ = addresses;
   }
 
-  void run(std::size_t batch, CudaAddress staging, Role /*role*/, CudaStream stream) override {
+  void run(std::size_t batch, CudaAddress staging, Role /*role*/, BoundedStream& stream) override {
     const Batch& what = batches_[batch];
     for (const Move& move : what.moves) run_move(what.kind, move, staging, stream);
   }
@@ -62,7 +59,7 @@ class PlainMover final : public GpuMover {
     std::vector<Move> moves;
   };
 
-  void run_move(MoveKind kind, const Move& move, CudaAddress staging, CudaStream stream) {
+  void run_move(MoveKind kind, const Move& move, CudaAddress staging, BoundedStream& stream) {
     const Operation& operation = program_.operations[move.operation];
     const std::int64_t width = size_of(operation.wire);
     const CudaAddress memory = offset(addresses_[operation.buffer], operation.offset_bytes);
@@ -89,7 +86,7 @@ class PlainMover final : public GpuMover {
   }
 
   // Copies a box; recursive over the dims that one copy does not cover.
-  void copy_box(MoveKind kind, ByteBox box, CudaStream stream) {
+  void copy_box(MoveKind kind, ByteBox box, BoundedStream& stream) {
     StridedBox& dims = box.box;
     std::int64_t run = box.element;
     if (dims.ndim > 0 &&
@@ -109,23 +106,37 @@ class PlainMover final : public GpuMover {
         memory = offset(memory, rest % dims.size[dim] * dims.stride[dim]);
         rest /= dims.size[dim];
       }
-      queue(kind, dims, covered, run, memory, offset(box.dense, i * step), stream);
+      const CudaAddress dense = offset(box.dense, i * step);
+      if (covered > 0) {
+        queue(kind, dims, covered, run, memory, dense, stream);
+      } else {
+        queue_run(kind, run, memory, dense, stream);
+      }
+    }
+  }
+
+  // A run is its own pitch, so it may be no longer than one.
+  void queue_run(MoveKind kind, std::int64_t run, CudaAddress memory, CudaAddress dense,
+                 BoundedStream& stream) {
+    for (std::int64_t done = 0; done < run; done += device_.max_pitch()) {
+      const std::int64_t part = std::min(run - done, device_.max_pitch());
+      queue(kind, {}, 0, part, offset(memory, done), offset(dense, done), stream);
     }
   }
 
   // How many of the innermost dims one copy covers: rows need a pitch, planes a whole number of
   // rows.
-  static int covered_dims(const StridedBox& dims, std::int64_t run) {
+  int covered_dims(const StridedBox& dims, std::int64_t run) const {
     if (dims.ndim == 0) return 0;
     const std::int64_t pitch = dims.stride[dims.ndim - 1];
-    if (pitch < run || pitch > kMaxPitch) return 0;
+    if (pitch < run || pitch > device_.max_pitch()) return 0;
     if (dims.ndim == 1) return 1;
     const std::int64_t plane = dims.stride[dims.ndim - 2];
     return plane >= pitch * dims.size[dims.ndim - 1] && plane % pitch == 0 ? 2 : 1;
   }
 
   void queue(MoveKind kind, const StridedBox& dims, int covered, std::int64_t run,
-             CudaAddress memory, CudaAddress dense, CudaStream stream) {
+             CudaAddress memory, CudaAddress dense, BoundedStream& stream) {
     const std::int64_t rows = covered > 0 ? dims.size[dims.ndim - 1] : 1;
     const std::int64_t planes = covered > 1 ? dims.size[dims.ndim - 2] : 1;
     const std::int64_t pitch = covered > 0 ? dims.stride[dims.ndim - 1] : run;
@@ -136,7 +147,7 @@ class PlainMover final : public GpuMover {
     const CudaCopy3D copy{is_pack ? strided : packed, is_pack ? packed : strided,
                           static_cast<std::size_t>(run), static_cast<std::size_t>(rows),
                           static_cast<std::size_t>(planes)};
-    device_.check(device_.cuda().Memcpy3DAsync(&copy, stream), "copying a box");
+    device_.check(device_.cuda().Memcpy3DAsync(&copy, stream.next()), "copying a box");
     ++num_copies_;
   }
 

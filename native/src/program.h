@@ -82,12 +82,13 @@ struct ZeroRegion {
 struct Program {
   std::uint32_t num_buffers = 0;
   std::int64_t chunk_bytes = 0;
-  std::int64_t num_rounds = 0;        // above 0: the whole time has so many; there are no chunks
-  std::int64_t num_groups = 1;        // groups of sends and receives of a slot, by pairs of ranks
-  std::vector<bool> buffer_is_used;   // by an operation or zero region with elements
-  std::vector<Operation> operations;  // grouped by stream, canonical order inside
-  std::vector<Segment> segments;      // grouped by chunk
-  std::vector<Chunk> chunks;          // grouped by stream
+  std::int64_t num_rounds = 0;         // above 0: the whole time has so many; there are no chunks
+  std::int64_t num_groups = 1;         // groups of sends and receives of a slot, by pairs of ranks
+  std::int64_t messages_per_pair = 1;  // in one group at most
+  std::vector<bool> buffer_is_used;    // by an operation or zero region with elements
+  std::vector<Operation> operations;   // grouped by stream, canonical order inside
+  std::vector<Segment> segments;       // grouped by chunk
+  std::vector<Chunk> chunks;           // grouped by stream
   std::vector<Stream> streams;
   std::vector<LocalStream> local_streams;
   std::vector<std::uint32_t> remote_streams;  // all others; need a communicator

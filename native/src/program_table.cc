@@ -99,12 +99,15 @@ class ProgramReader {
 
   // Rounds, groups and the tables that go with them; without rounds there must be none.
   void read_times() {
-    const std::int64_t least_groups = is_timed() ? 1 : 0;
-    if (tables_.num_rounds < 0 || tables_.num_rounds > kMaxRounds ||
-        tables_.num_groups < least_groups || tables_.num_groups > kMaxGroups) {
-      refuse(text("program: num_rounds ", tables_.num_rounds, " is not in 0..", kMaxRounds,
-                  " or num_groups ", tables_.num_groups, " is not in 1..", kMaxGroups, "."));
-    }
+    const std::int64_t least = is_timed() ? 1 : 0;
+    const auto check = [&](const char* name, std::int64_t value, std::int64_t low,
+                           std::int64_t high) {
+      if (value >= low && value <= high) return;
+      refuse(text("program: ", name, " ", value, " is not in ", low, "..", high, "."));
+    };
+    check("num_rounds", tables_.num_rounds, 0, kMaxRounds);
+    check("num_groups", tables_.num_groups, least, kMaxGroups);
+    check("messages_per_pair", tables_.messages_per_pair, least, kMaxGroups);
     const std::size_t num_streams = tables_.streams.length / kStreamColumns;
     if (tables_.hops.length != (is_timed() ? num_streams : 0)) {
       refuse(text("hops table: ", tables_.hops.length, " values for ", num_streams, " streams and ",
@@ -114,6 +117,7 @@ class ProgramReader {
     }
     program_.num_rounds = tables_.num_rounds;
     program_.num_groups = tables_.num_groups;
+    program_.messages_per_pair = tables_.messages_per_pair;
   }
 
   std::int64_t read_hop(std::int64_t row) const {

@@ -21,6 +21,7 @@ struct ProgramTables {
   Table spans{};
   std::int64_t num_rounds = 0;
   std::int64_t num_groups = 1;
+  std::int64_t messages_per_pair = 1;
 };
 
 // Throws kInvalidArgument (or kUnsupported for a cast) naming the row and the values.

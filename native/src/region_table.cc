@@ -1,7 +1,6 @@
 #include "region_table.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "kernels/region_record.h"
 #include "status.h"
@@ -81,42 +80,20 @@ void RegionTable::add(const FingerprintRegion& region, std::uint32_t buffer,
   const std::int64_t num_blocks = (size + block - 1) / block;
   auto num_tiles = static_cast<std::uint64_t>(num_blocks);
   for (int k = 0; k < split; ++k) num_tiles *= static_cast<std::uint64_t>(dims[k].size);
-  constexpr std::uint64_t kLimit = std::numeric_limits<std::uint32_t>::max();
-  if (num_tiles > kLimit || num_tiles_ + num_tiles > kLimit ||
-      records_.size() + 2 * entries_.size() + 64 > kLimit) {
-    throw Error(StatusCode::kUnsupported,
-                text("fingerprint: one launch would have ", num_tiles_ + num_tiles,
-                     " tiles, but must have less than 2^32. Launch fewer regions at once."));
-  }
-  entries_.push_back(
-      {static_cast<std::uint32_t>(num_tiles_), static_cast<std::uint32_t>(records_.size())});
-  num_tiles_ += num_tiles;
-  words_.clear();
+  begin_record(num_tiles, "Launch fewer regions at once.");
   const auto base = static_cast<std::uint64_t>(region.index_base);
-  records_.push_back(shape_word(region, ndim, split));
-  records_.push_back(kernels::word_of_halves(buffer, slot));
-  records_.push_back(static_cast<std::uint64_t>(offset_bytes));
-  records_.push_back(region.seed);
-  records_.push_back(size_of(region.memory) == 16 ? 2 * base : base);
-  records_.push_back(kernels::word_of_halves(static_cast<std::uint32_t>(block),
-                                             static_cast<std::uint32_t>(num_blocks)));
+  push(shape_word(region, ndim, split));
+  push(kernels::word_of_halves(buffer, slot));
+  push(offset_bytes);
+  push(region.seed);
+  push(size_of(region.memory) == 16 ? 2 * base : base);
+  push(kernels::word_of_halves(static_cast<std::uint32_t>(block),
+                               static_cast<std::uint32_t>(num_blocks)));
   for (int k = 0; k < ndim; ++k) {
-    records_.push_back(static_cast<std::uint64_t>(dims[k].size));
-    records_.push_back(static_cast<std::uint64_t>(dims[k].stride));
-    records_.push_back(dims[k].index_stride);
+    push(dims[k].size);
+    push(dims[k].stride);
+    push(dims[k].index_stride);
   }
-}
-
-const std::vector<std::uint64_t>& RegionTable::words() const {
-  if (words_.empty() && !entries_.empty()) {
-    const auto directory = static_cast<std::uint32_t>(entries_.size());
-    words_.reserve(entries_.size() + records_.size());
-    for (const Entry& entry : entries_) {
-      words_.push_back(kernels::word_of_halves(directory + entry.record, entry.first_tile));
-    }
-    words_.insert(words_.end(), records_.begin(), records_.end());
-  }
-  return words_;
 }
 
 }  // namespace reshard

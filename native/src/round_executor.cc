@@ -78,7 +78,8 @@ void RoundExecutor::bind(const GroupTransport& transport) {
   };
   schedule_ = make_round_schedule(program_, ranks, shares_domain);
   for (std::size_t i = 0; i < locals.size(); ++i) {
-    workers_.push_back(std::make_unique<GpuWorker>(program_, schedule_.ranks[i], locals[i], i));
+    workers_.push_back(std::make_unique<GpuWorker>(program_, schedule_.ranks[i], locals[i], i,
+                                                   [this] { idle(); }));
   }
   bound_transport_ = transport.id();
 }
@@ -129,6 +130,15 @@ std::size_t RoundExecutor::worker_of(std::uint32_t buffer) const {
               text("program: buffer ", buffer, " lies on no GPU of this process's ranks."));
 }
 
+// What is done while there is nothing to queue, or no room for it. Throws what ends the run.
+void RoundExecutor::idle() {
+  const std::int64_t begin = monotonic_ns();
+  if (begin >= deadline_ns_) throw_timeout();
+  transport_->check();
+  std::this_thread::sleep_for(kPollInterval);
+  wait_ns_ += monotonic_ns() - begin;
+}
+
 bool RoundExecutor::run_slice(std::int64_t slice_ns) {
   const std::int64_t begin = monotonic_ns();
   for (;;) {
@@ -139,11 +149,14 @@ bool RoundExecutor::run_slice(std::int64_t slice_ns) {
       return true;
     }
     if (now >= deadline_ns_) throw_timeout();
-    if (moved && (slice_ns == 0 || now - begin < slice_ns)) continue;
+    const bool has_time = now - begin < slice_ns;
+    if (moved && (has_time || slice_ns == 0)) continue;
+    if (has_time) {
+      idle();
+      continue;
+    }
     transport_->check();
-    if (now - begin >= slice_ns) return false;
-    std::this_thread::sleep_for(kPollInterval);
-    wait_ns_ += monotonic_ns() - now;
+    return false;
   }
 }
 

@@ -36,6 +36,7 @@ class RoundExecutor final : public Executor {
   void check_members(const GroupTransport& transport) const;
   void check_arguments();
   void begin_workers();
+  void idle();
   std::size_t worker_of(std::uint32_t buffer) const;
   bool step();
   bool step_slot();

@@ -14,8 +14,6 @@ namespace {
 constexpr std::size_t kMaxPieces = std::size_t{1} << 24;
 constexpr std::int64_t kPieceAlignment = 16;     // widest access of a copy
 constexpr std::int64_t kMessageAlignment = 128;  // of what NVIDIA's links move at once
-// Of one pair of ranks; with at most 256 pairs in a group it stays below NCCL's 2,048 operations.
-constexpr std::int64_t kMessagesPerGroup = 4;
 
 std::int64_t aligned(std::int64_t value, std::int64_t alignment) {
   return (value + alignment - 1) / alignment * alignment;
@@ -226,7 +224,8 @@ class ScheduleWriter {
     const std::int64_t groups = program_.num_groups;
     const std::int64_t pair = ((stream.dst_rank - stream.src_rank) % groups + groups) % groups;
     for (std::size_t i = 0; i < messages.size(); ++i) {
-      const std::int64_t number = (pair << 32) | (static_cast<std::int64_t>(i) / kMessagesPerGroup);
+      const std::int64_t number =
+          (pair << 32) | (static_cast<std::int64_t>(i) / program_.messages_per_pair);
       const auto less = [](const MessageGroup& group, std::int64_t n) { return group.number < n; };
       auto place = std::lower_bound(part.groups.begin(), part.groups.end(), number, less);
       if (place == part.groups.end() || place->number != number) {

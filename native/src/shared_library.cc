@@ -31,6 +31,11 @@ SharedLibrary::SharedLibrary(const std::string& name, bool is_private)
   path_ = has_path ? map->l_name : name;
 }
 
-void* SharedLibrary::find(const char* symbol) const { return dlsym(handle_, symbol); }
+void* SharedLibrary::function(const char* symbol, const std::string& consequence) const {
+  void* address = dlsym(handle_, symbol);
+  if (address != nullptr) return address;
+  throw Error(StatusCode::kUnsupported,
+              text(path_, " has no function ", symbol, ", ", consequence));
+}
 
 }  // namespace reshard

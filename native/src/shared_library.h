@@ -20,10 +20,16 @@ class SharedLibrary {
   // The file that is open.
   const std::string& path() const { return path_; }
 
-  // The address of a symbol; null if there is none.
-  void* find(const char* symbol) const;
+  // Sets a pointer to the function of that name. Throws kUnsupported where there is none, in words
+  // that end with what follows from that.
+  template <typename Function>
+  void set(Function** pointer, const char* symbol, const std::string& consequence) const {
+    *pointer = reinterpret_cast<Function*>(function(symbol, consequence));
+  }
 
  private:
+  void* function(const char* symbol, const std::string& consequence) const;
+
   void* handle_;
   std::string path_;
 };

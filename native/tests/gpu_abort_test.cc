@@ -3,7 +3,6 @@
 // A thread stands for a process. After every fault nothing is in use any more, no rule of either
 // library was broken, and a fresh communicator of the same threads brings every byte to its place.
 #include "gpu_fingerprint.h"
-#include "gpu_leftovers.h"
 #include "gpu_team.h"
 #include "reshard/reshard.h"
 
@@ -162,7 +161,7 @@ TEST(the_wrong_kind_of_communicator_is_refused) {
   tables.spans = spans, tables.spans_length = 3;
   tables.num_buffers = 1;
   tables.chunk_bytes = 64;
-  tables.num_rounds = tables.num_groups = 1;
+  tables.num_rounds = tables.num_groups = tables.messages_per_pair = 1;
   reshard_program* program = nullptr;
   CHECK_EQ(reshard_program_create(&tables, &program), RESHARD_STATUS_OK);
   char memory[8];

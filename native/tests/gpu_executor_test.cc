@@ -1,101 +1,9 @@
 // Rounds over NCCL, on doubles of CUDA and NCCL that move bytes: what arrives, what is left behind,
-// and what breaks when.
-#include <thread>
-
-#include "cuda/cuda_double.h"
-#include "doubles/fixture.h"
-#include "nccl/nccl_double.h"
-#include "round_case.h"
-#include "round_executor.h"
-#include "transport/nccl/nccl_transport.h"
+// and what the driver takes.
+#include "gpu_team.h"
 
 namespace reshard_test {
 namespace {
-
-std::shared_ptr<const CudaDriver> driver() {
-  static const auto opened = std::make_shared<const CudaDriver>(CUDA_DOUBLE_PATH);
-  return opened;
-}
-
-std::shared_ptr<const NcclApi> nccl() {
-  static const auto opened = std::make_shared<const NcclApi>(NCCL_DOUBLE_PATH);
-  return opened;
-}
-
-// The double of CUDA runs the host form of the kernels whatever the image.
-const char kImage[] = "reshard double";
-
-// One process of a case, with its end of a communicator; its memory is its GPUs'.
-class Member {
- public:
-  Member(const RoundCase& what, std::vector<std::int64_t> ranks, std::int64_t gap, bool has_kernels)
-      : process_(std::move(ranks), what, gap),
-        has_kernels_(has_kernels),
-        executor_(process_.program()) {
-    const std::size_t num_tensors = process_.all_memory().size() / process_.ranks().size();
-    for (std::size_t i = 0; i < process_.all_memory().size(); ++i) {
-      const auto device = static_cast<int>(process_.ranks()[i / num_tensors]);
-      auto& memory = process_.all_memory()[i];
-      CHECK_EQ(cudaDoubleRegister(memory.data(), memory.size(), device), 0);
-    }
-  }
-  ~Member() {
-    for (auto& memory : process_.all_memory()) cudaDoubleUnregister(memory.data());
-  }
-  Member(const Member&) = delete;
-  Member& operator=(const Member&) = delete;
-
-  void connect(const NcclUniqueId& id, const std::vector<std::int64_t>& members,
-               const std::vector<std::int64_t>& domains) {
-    NcclSetup setup{nccl(), id, members, {}, domains};
-    for (const std::int64_t rank : process_.ranks()) {
-      setup.ranks.push_back({rank,
-                             std::make_shared<const GpuDevice>(driver(), static_cast<int>(rank)),
-                             has_kernels_ ? kImage : ""});
-    }
-    transport_ = std::make_shared<NcclTransport>(std::move(setup));
-    while (!transport_->connect(20 * kSecond, 10 * kMillisecond)) {
-    }
-  }
-
-  void run(std::uint64_t run) {
-    process_.fill(run);
-    const std::vector<void*> buffers = process_.buffers();
-    executor_.begin(transport_, buffers.data(), buffers.size(), {run, 20 * kSecond, 1});
-    while (!executor_.progress(10 * kMillisecond)) {
-    }
-    process_.check(run);
-  }
-
-  void close() { transport_->close(); }
-  RoundExecutor& executor() { return executor_; }
-
- private:
-  RoundProcess process_;
-  bool has_kernels_;
-  RoundExecutor executor_;
-  std::shared_ptr<NcclTransport> transport_;
-};
-
-// Runs a body on a thread per member; passes on what one of them throws.
-template <typename Body>
-void on_threads(std::size_t count, const Body& body) {
-  std::vector<std::thread> threads;
-  std::vector<std::string> problems(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    threads.emplace_back([&, i] {
-      try {
-        body(i);
-      } catch (const std::exception& error) {
-        problems[i] = error.what();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const std::string& problem : problems) {
-    if (!problem.empty()) reshard_test::fail(__FILE__, __LINE__, problem);
-  }
-}
 
 // Runs a case a few times, with so many ranks per process, and checks that nothing is left behind.
 void run_case(const RoundCase& what, std::int64_t num_ranks, std::int64_t per_process,
@@ -113,22 +21,28 @@ void run_case(const RoundCase& what, std::int64_t num_ranks, std::int64_t per_pr
       for (std::int64_t r = first; r < std::min(num_ranks, first + per_process); ++r) {
         own.push_back(r);
       }
-      processes.push_back(std::make_unique<Member>(what, own, gap, has_kernels));
+      processes.push_back(std::make_unique<Member>(what, own, has_kernels, gap));
     }
-    on_threads(processes.size(), [&](std::size_t i) {
-      processes[i]->connect(id, members, domains);
-      for (const std::uint64_t run : {1, 2, 3}) processes[i]->run(run);
-      processes[i]->close();
-    });
+    for (const Outcome& each : on_threads(processes.size(), [&](std::size_t i) {
+           processes[i]->open(id, members, domains);
+           processes[i]->connect();
+           for (const std::uint64_t run : {1, 2, 3}) processes[i]->run(run);
+           processes[i]->close();
+         })) {
+      CHECK_EQ(each.text, "");
+    }
   }
-  CHECK_EQ(cuda_violations(), "");
-  CHECK_EQ(nccl_violations(), "");
-  for (const char* each : {"allocations", "streams", "events", "modules", "contexts"}) {
-    CHECK_EQ(cudaDoubleGet(each, -1), 0);
+  check_nothing_left();
+}
+
+// So many tensors, each of which takes a copy of its own at either end where there are no kernels.
+RoundCase many_tensors(std::int64_t count, std::int64_t elements) {
+  RoundCase made;
+  for (std::int64_t t = 0; t < count; ++t) {
+    made.tensors.push_back({elements, kU8, {0, 1, 1}});
+    made.handovers.push_back({t, 0, 1, 0});
   }
-  CHECK_EQ(ncclDoubleGet("communicators"), 0);
-  cudaDoubleReset();
-  ncclDoubleReset();
+  return made;
 }
 
 TEST(one_rank_hands_a_tensor_to_another) {
@@ -148,6 +62,66 @@ TEST(random_cases_bring_every_byte_to_its_place) {
     run_case(what, num_ranks, static_cast<std::int64_t>(1 + random() % 3),
              static_cast<std::int64_t>(1 + random() % 2), trial % 2 == 0, trial % 3 == 0);
   }
+}
+
+// The double tells of streams that are fuller than the driver has room for.
+TEST(more_copies_than_a_stream_holds_wait_for_room) {
+  cudaDoubleSetDelay(1, 20);
+  run_case(many_tensors(3000, 5), 2, 1, 2, false, false);
+  run_case(many_tensors(3000, 5), 2, 2, 2, false, false);
+}
+
+TEST(a_stream_that_stays_full_ends_the_run_at_its_deadline) {
+  cudaDoubleSetDelay(1, 0);
+  const RoundCase what = many_tensors(3000, 5);
+  std::atomic<bool> goes_on{false};
+  std::vector<std::unique_ptr<Member>> members;
+  for (const std::int64_t rank : {0, 1}) {
+    members.push_back(std::make_unique<Member>(what, std::vector{rank}, false, 2));
+  }
+  const NcclUniqueId id = nccl()->make_id();
+  {
+    const OnDevice device(0);
+    const Stream stuck;
+    const auto wait = [](void* flag) {
+      while (!*static_cast<std::atomic<bool>*>(flag)) std::this_thread::yield();
+    };
+    cudaDoubleQueue(stuck.get(), 0, wait, &goes_on, nullptr, 0);
+    const auto outcomes = on_threads(2, [&](std::size_t i) {
+      members[i]->open(id, {0, 1});
+      members[i]->connect();
+      std::vector<std::uint64_t> own;
+      if (i == 0) own.push_back(reinterpret_cast<std::uint64_t>(stuck.get()));
+      const std::int64_t start = monotonic_ns();
+      const Error error = error_of([&] {
+        members[i]->begin(1, kLimit, own);
+        members[i]->finish();
+      });
+      CHECK_EQ(error.code(), StatusCode::kTimeout);
+      CHECK_CONTAINS(error.message(), "0 of 1 slots are over");
+      CHECK_TRUE(monotonic_ns() - start < kLimit + kGrace);
+      members[i]->close();
+    });
+    for (const Outcome& each : outcomes) CHECK_EQ(each.text, "");
+    goes_on = true;
+    CHECK_TRUE(stuck.finishes());
+    CHECK_EQ(cudaDoubleDrain(5000), 0);
+  }
+  members.clear();
+  free_leftovers();
+  check_nothing_left();
+}
+
+TEST(rows_farther_apart_and_longer_than_a_pitch_are_copied_one_by_one) {
+  cudaDoubleSetMaxPitch(64);
+  // Dense ones become runs, those with gaps rows: of 2 bytes, 16 apart, and of 8 bytes, 64 apart.
+  for (const std::int64_t gap : {1, 8}) {
+    for (const std::int64_t dtype : {kI32, kI64}) {
+      run_case({{{1000, dtype, {0, 1, 1}}}, {{0, 0, 1, 0}}, 4, 1}, 2, 1, gap, false, false);
+      run_case({{{1000, dtype, {0, 1, 1}}}, {{0, 0, 1, 0}}, 4, 1}, 2, 1, gap + 1, false, false);
+    }
+  }
+  cudaDoubleSetMaxPitch(0x7FFFFFFF);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "cuda/cuda_double.h"
 #include "doubles/fixture.h"
+#include "gpu_leftovers.h"
 #include "nccl/nccl_double.h"
 #include "round_case.h"
 #include "round_executor.h"

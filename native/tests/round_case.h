@@ -37,6 +37,7 @@ struct RoundCase {
   std::vector<Handover> handovers;
   std::int64_t num_rounds = 1;
   std::int64_t num_groups = 1;
+  std::int64_t messages_per_pair = 4;
 };
 
 // Every rank stores every tensor: dense, or every `gap`th element.
@@ -64,7 +65,8 @@ class RoundProcess {
                              {hops_.data(), hops_.size()},
                              {spans_.data(), spans_.size()},
                              case_.num_rounds,
-                             case_.num_groups});
+                             case_.num_groups,
+                             case_.messages_per_pair});
   }
 
   const Program& program() const { return program_; }
@@ -170,6 +172,7 @@ inline RoundCase random_case(std::mt19937_64& random, std::int64_t num_ranks) {
   RoundCase made;
   made.num_rounds = between(1, 40);
   made.num_groups = std::int64_t{1} << between(0, 3);
+  made.messages_per_pair = between(1, 8);
   const std::int64_t total = between(10, 1000);
   const std::int64_t count = between(1, 8);
   for (std::int64_t t = 0; t < count; ++t) {

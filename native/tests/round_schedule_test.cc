@@ -181,11 +181,17 @@ TEST(large_runs_travel_without_staging_and_small_ones_share_a_message) {
   CHECK_EQ(strided.bytes_sent, schedule.bytes_sent);
 }
 
-TEST(groups_have_at_most_four_messages_of_a_pair_of_ranks) {
-  const RoundCase what = in_one_round(std::vector(10, std::pair{kDirectBytes, kU8}));
-  const RoundSchedule schedule = RoundProcess({0}, what).schedule(never_near);
-  CHECK_EQ(schedule.ranks[0].slots[0].channels[0].groups.size(), 3U);
-  CHECK_EQ(schedule.largest_group, 4);
+TEST(groups_have_as_many_messages_of_a_pair_of_ranks_as_are_agreed) {
+  RoundCase what = in_one_round(std::vector(10, std::pair{kDirectBytes, kU8}));
+  const auto expect = [&](std::int64_t per_pair, std::size_t num_groups) {
+    what.messages_per_pair = per_pair;
+    const RoundSchedule schedule = RoundProcess({0}, what).schedule(never_near);
+    CHECK_EQ(schedule.ranks[0].slots[0].channels[0].groups.size(), num_groups);
+    CHECK_EQ(schedule.largest_group, per_pair);
+  };
+  expect(4, 3);
+  expect(9, 2);
+  expect(10, 1);
 }
 
 TEST(more_rounds_need_less_staging) {
@@ -265,14 +271,15 @@ TEST(random_exchanges_bring_every_byte_to_its_place) {
 
 TEST(tables_of_times_are_checked) {
   const auto refusal = [](Tensor tensor, std::int64_t hop, std::int64_t num_rounds,
-                          std::int64_t num_groups) {
-    const RoundCase what = {{tensor}, {{0, 0, 1, hop}}, num_rounds, num_groups};
+                          std::int64_t num_groups, std::int64_t per_pair = 4) {
+    const RoundCase what = {{tensor}, {{0, 0, 1, hop}}, num_rounds, num_groups, per_pair};
     return error_of([&] { RoundProcess({0}, what); }).message();
   };
   const Tensor whole = {10, kU8, {0, 1, 1}};
   CHECK_CONTAINS(refusal(whole, 0, -1, 1), "num_rounds -1");
   CHECK_CONTAINS(refusal(whole, 0, (1 << 20) + 1, 1), "num_rounds 1048577");
-  CHECK_CONTAINS(refusal(whole, 0, 1, 0), "num_groups 0");
+  CHECK_CONTAINS(refusal(whole, 0, 1, 0), "num_groups 0 is not in 1..1048576.");
+  CHECK_CONTAINS(refusal(whole, 0, 1, 1, 0), "messages_per_pair 0 is not in 1..1048576.");
   CHECK_CONTAINS(refusal(whole, 0, 0, 1), "hops table: 1 values for 1 streams and 0 rounds");
   CHECK_CONTAINS(refusal({10, kU8, {1, 1, 2}}, 0, 4, 1), "from 1 to 1 of 2");
   CHECK_CONTAINS(refusal({10, kU8, {0, 3, 2}}, 0, 4, 1), "from 0 to 3 of 2");

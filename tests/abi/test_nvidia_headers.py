@@ -12,7 +12,7 @@ import pytest
 from helpers.source_text import ROOT
 
 CHECKS = ROOT / "native/tests/headers"
-_CALL = re.compile(r"set\(library_?, &functions_?\.(\w+), \"(\w+)\"")
+_CALL = re.compile(r"set\(&functions_?\.(\w+), \"(\w+)\"")
 _MEMBER = re.compile(r"\(\*(\w+)\)\(")
 
 

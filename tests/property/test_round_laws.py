@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reshard import Layout, Mesh, PlanError, Replicate, Shard, TensorSpec, make_plan
-from reshard.rounds import MAX_GROUP_OPERATIONS, Pace, Rounds, agreed, pace_of
+from reshard.rounds import MAX_GROUP_MESSAGES, MAX_GROUP_OPERATIONS, Pace, Rounds, agreed, pace_of
 from reshard.spans import Spans
 from reshard.topology import Topology
 
@@ -186,7 +186,7 @@ def test_hops_that_meet_in_a_slot_fit_the_budget_together():
 def test_a_rank_that_moves_nothing_needs_one_round():
     layout = Layout.replicated(Mesh.of(dp=2))
     plan = stacks(2, (64, 64), layout, layout, None)
-    assert pace_of(plan.rank_plan(0), Spans(plan.planner.kinds), 1) == Pace(1, 1)
+    assert pace_of(plan.rank_plan(0), Spans(plan.planner.kinds), 1) == Pace(1, 1, 1024)
 
 
 def test_a_rank_of_many_peers_posts_in_groups():
@@ -200,3 +200,6 @@ def test_a_rank_of_many_peers_posts_in_groups():
     groups = Counter(rounds.group(rank, num_ranks) for rank in range(num_ranks))
     assert pace.num_groups == 4
     assert max(groups.values()) <= MAX_GROUP_OPERATIONS
+    assert pace.messages_per_pair == MAX_GROUP_MESSAGES // max(groups.values())
+    few = agreed([pace_of(plan.rank_plan(rank), rounds.spans, 1 << 20) for rank in (0, num_ranks)])
+    assert few == pace

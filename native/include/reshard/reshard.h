@@ -193,6 +193,8 @@ typedef struct reshard_program_tables {
   uint64_t spans_length;
   int64_t num_rounds; /* 0..2^20; above 0 for GPUs; the same on all processes */
   int64_t num_groups; /* with rounds 1..2^20: of messages in a slot, by pairs of ranks; likewise */
+  int64_t
+      messages_per_pair; /* with rounds 1..2^20: so many of a pair at most in one group; likewise */
 } reshard_program_tables;
 
 /* What a program moves per run. Bytes are wire bytes. */

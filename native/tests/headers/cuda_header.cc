@@ -17,6 +17,7 @@ static_assert(kCudaNotReady == CUDA_ERROR_NOT_READY);
 static_assert(kCudaStreamNonBlocking == CU_STREAM_NON_BLOCKING);
 static_assert(kCudaEventDisableTiming == CU_EVENT_DISABLE_TIMING);
 static_assert(kCudaMemoryTypeDevice == CU_MEMORYTYPE_DEVICE);
+static_assert(kCudaMaxPitch == CU_DEVICE_ATTRIBUTE_MAX_PITCH);
 static_assert(kCudaMultiprocessorCount == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
 static_assert(kCudaComputeCapabilityMajor == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
 static_assert(kCudaComputeCapabilityMinor == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);

@@ -3,27 +3,15 @@
 #include "status.h"
 
 namespace reshard {
-namespace {
-
-// Sets a pointer of the table to a function that NCCL has since a version. The types are nccl.h's.
-template <typename Function>
-void set(const SharedLibrary& library, Function** pointer, const char* symbol, int since) {
-  void* address = library.find(symbol);
-  if (address == nullptr) {
-    throw Error(StatusCode::kUnsupported, text(library.path(), " has no function ", symbol,
-                                               ", which NCCL has since ", nccl_version_text(since),
-                                               ". Install nvidia-nccl-cu12 anew, or name another "
-                                               "file."));
-  }
-  *pointer = reinterpret_cast<Function*>(address);
-}
-
-}  // namespace
-
 // NCCL calls its own functions by name, so that a second copy would call the first one's.
 NcclApi::NcclApi(const std::string& name)
     : library_(name, /*is_private=*/name.find('/') != std::string::npos) {
-  set(library_, &functions_.GetVersion, "ncclGetVersion", 2000);
+  const auto set = [this](auto** pointer, const char* symbol, int since) {
+    library_.set(pointer, symbol,
+                 text("which NCCL has since ", nccl_version_text(since),
+                      ". Install nvidia-nccl-cu12 anew, or name another file."));
+  };
+  set(&functions_.GetVersion, "ncclGetVersion", 2000);
   const int result = functions_.GetVersion(&version_);
   if (result != kNcclSuccess) {
     throw Error(StatusCode::kUnsupported,
@@ -35,19 +23,19 @@ NcclApi::NcclApi(const std::string& name)
                      nccl_version_text(kMinNcclVersion),
                      " or newer is needed. Install one, such as nvidia-nccl-cu12."));
   }
-  set(library_, &functions_.GetErrorString, "ncclGetErrorString", 2000);
-  set(library_, &functions_.GetLastError, "ncclGetLastError", 21300);
-  set(library_, &functions_.GetUniqueId, "ncclGetUniqueId", 2000);
-  set(library_, &functions_.CommInitRankConfig, "ncclCommInitRankConfig", 21400);
-  set(library_, &functions_.CommSplit, "ncclCommSplit", 21800);
-  set(library_, &functions_.CommFinalize, "ncclCommFinalize", 21400);
-  set(library_, &functions_.CommDestroy, "ncclCommDestroy", 2000);
-  set(library_, &functions_.CommAbort, "ncclCommAbort", 2400);
-  set(library_, &functions_.CommGetAsyncError, "ncclCommGetAsyncError", 2400);
-  set(library_, &functions_.GroupStart, "ncclGroupStart", 2000);
-  set(library_, &functions_.GroupEnd, "ncclGroupEnd", 2000);
-  set(library_, &functions_.Send, "ncclSend", 2700);
-  set(library_, &functions_.Recv, "ncclRecv", 2700);
+  set(&functions_.GetErrorString, "ncclGetErrorString", 2000);
+  set(&functions_.GetLastError, "ncclGetLastError", 21300);
+  set(&functions_.GetUniqueId, "ncclGetUniqueId", 2000);
+  set(&functions_.CommInitRankConfig, "ncclCommInitRankConfig", 21400);
+  set(&functions_.CommSplit, "ncclCommSplit", 21800);
+  set(&functions_.CommFinalize, "ncclCommFinalize", 21400);
+  set(&functions_.CommDestroy, "ncclCommDestroy", 2000);
+  set(&functions_.CommAbort, "ncclCommAbort", 2400);
+  set(&functions_.CommGetAsyncError, "ncclCommGetAsyncError", 2400);
+  set(&functions_.GroupStart, "ncclGroupStart", 2000);
+  set(&functions_.GroupEnd, "ncclGroupEnd", 2000);
+  set(&functions_.Send, "ncclSend", 2700);
+  set(&functions_.Recv, "ncclRecv", 2700);
 }
 
 NcclUniqueId NcclApi::make_id() const {

@@ -124,6 +124,9 @@ CUresult cuDeviceGetAttribute(int* value, int attribute, CUdevice device) {
     case 76:  // COMPUTE_CAPABILITY_MINOR
       *value = 0;
       return CUDA_SUCCESS;
+    case 11:  // MAX_PITCH
+      *value = doubles::machine().max_pitch;
+      return CUDA_SUCCESS;
     case 16:  // MULTIPROCESSOR_COUNT
       *value = 4;
       return CUDA_SUCCESS;

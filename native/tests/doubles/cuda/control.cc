@@ -148,6 +148,8 @@ void cudaDoubleSetDelay(unsigned long long seed, int max_delay_us) {
   machine().set_delay(seed, max_delay_us);
 }
 
+void cudaDoubleSetMaxPitch(int nbytes) { machine().max_pitch = nbytes; }
+
 int cudaDoubleDrain(int timeout_ms) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
   while (!all_are_idle()) {

@@ -30,6 +30,8 @@ CUDA_DOUBLE_EXPORT size_t cudaDoubleViolations(char* text, size_t capacity);
 CUDA_DOUBLE_EXPORT void cudaDoubleReset(void);
 /* Seed and longest delay before a job, for streams that are made from now on. */
 CUDA_DOUBLE_EXPORT void cudaDoubleSetDelay(unsigned long long seed, int max_delay_us);
+/* Bytes between rows of a copy or a fill at most; for devices that are looked up from now on. */
+CUDA_DOUBLE_EXPORT void cudaDoubleSetMaxPitch(int nbytes);
 /* Waits until no stream has work; 0, or 1 if that took longer. */
 CUDA_DOUBLE_EXPORT int cudaDoubleDrain(int timeout_ms);
 

@@ -7,6 +7,9 @@
 namespace doubles {
 namespace {
 
+// The driver takes some more.
+constexpr std::size_t kMaxPending = 1000;
+
 long long number_from(const char* name, long long otherwise) {
   const char* text = std::getenv(name);
   return text == nullptr || *text == '\0' ? otherwise : std::strtoll(text, nullptr, 0);
@@ -40,6 +43,7 @@ Machine::Machine() {
   seed_ = static_cast<std::uint64_t>(number_from("CUDA_DOUBLE_SEED", 1));
   max_delay_us_ = static_cast<int>(number_from("CUDA_DOUBLE_MAX_DELAY_US", 100));
   memory_limit = static_cast<std::size_t>(number_from("CUDA_DOUBLE_MEMORY_BYTES", 0));
+  max_pitch = static_cast<int>(number_from("CUDA_DOUBLE_MAX_PITCH", 0x7FFFFFFF));
 }
 
 Machine& machine() {
@@ -101,6 +105,10 @@ AllocationPtr Machine::hold_host(Range range, int device, const std::string& who
 void Machine::queue(const StreamPtr& stream, std::vector<Range> ranges, StreamQueue::Job job) {
   const std::uint64_t use = memory.begin_use(std::move(ranges));
   const Device& device = *devices[static_cast<std::size_t>(stream->device())];
+  if (stream->num_pending() == kMaxPending) {
+    violations.add("more than " + std::to_string(kMaxPending) +
+                   " operations are pending in a stream: the driver's call would block");
+  }
   stream->push([this, use, &device, job = std::move(job)] {
     if (device.error == 0) job();
     memory.end_use(use);

@@ -74,7 +74,8 @@ class Machine {
   std::atomic<long long> launches{0};
   std::atomic<long long> copies{0};
   std::atomic<long long> memsets{0};
-  std::size_t memory_limit = 0;  // bytes per device; 0: no limit
+  std::size_t memory_limit = 0;   // bytes per device; 0: no limit
+  std::atomic<int> max_pitch{0};  // bytes between rows of a copy or a fill
 
   int num_devices() const { return static_cast<int>(devices.size()); }
   StreamPtr make_stream(int device, bool is_default);

@@ -1,4 +1,5 @@
 // Memory and copies. Each copy looks up its memory when it runs, as work before it may free it.
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -64,6 +65,8 @@ CUresult find_queue(const char* who, CUstream handle, StreamPtr* stream) {
 
 enum class Place { kDevice, kHost };
 
+std::size_t max_pitch() { return static_cast<std::size_t>(machine().max_pitch); }
+
 AllocationPtr hold(Place place, Range range, int device, const char* who) {
   return place == Place::kDevice ? machine().hold(range, device, who)
                                  : machine().hold_host(range, device, who);
@@ -100,7 +103,9 @@ Range extent(const Side& side, const CUDA_MEMCPY3D& box) {
 // Whether rows and slices are as far apart as the driver wants it.
 bool is_valid(const CUDA_MEMCPY3D& box, std::size_t x, std::size_t y, std::size_t pitch,
               std::size_t height) {
-  return (pitch == 0 || pitch >= x + box.WidthInBytes) && (height == 0 || height >= y + box.Height);
+  return (pitch == 0 || pitch >= x + box.WidthInBytes) &&
+         std::max(pitch, x + box.WidthInBytes) <= max_pitch() &&
+         (height == 0 || height >= y + box.Height);
 }
 
 Side make_side(std::uintptr_t base, std::size_t x, std::size_t y, std::size_t z, std::size_t pitch,
@@ -203,8 +208,8 @@ CUresult cuMemsetD2D8Async(CUdeviceptr address, std::size_t pitch, unsigned char
   StreamPtr stream;
   const CUresult result = find_queue(who, handle, &stream);
   if (result != CUDA_SUCCESS) return result;
-  if (height > 1 && pitch < width) {
-    return machine().refuse(CUDA_ERROR_INVALID_VALUE, who, "the pitch is less than the width");
+  if ((height > 1 && pitch < width) || std::max(pitch, width) > max_pitch()) {
+    return machine().refuse(CUDA_ERROR_INVALID_VALUE, who, "pitch or width");
   }
   if (width == 0 || height == 0) return CUDA_SUCCESS;
   ++machine().memsets;

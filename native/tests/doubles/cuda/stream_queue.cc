@@ -56,6 +56,11 @@ bool StreamQueue::is_idle() const {
   return jobs_.empty() && !running_;
 }
 
+std::size_t StreamQueue::num_pending() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return jobs_.size();
+}
+
 void StreamQueue::close() {
   std::thread ended;
   {

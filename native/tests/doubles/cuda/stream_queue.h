@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -27,6 +28,7 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   bool is_default() const { return is_default_; }
   void push(Job job);
   bool is_idle() const;
+  std::size_t num_pending() const;
   // Nothing is queued any more. What is queued is still run; returns without waiting for it.
   void close();
   // Workers of all streams.
