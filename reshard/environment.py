@@ -18,6 +18,8 @@ import os
 import sys
 from pathlib import Path
 
+from reshard.suggestion import did_you_mean
+
 __all__ = [
     "cache_folder",
     "configure_logging",
@@ -25,6 +27,8 @@ __all__ = [
     "nccl_library",
     "nccl_must_block",
     "nvrtc_library",
+    "unknown_variables",
+    "without_effect",
 ]
 
 _logger = logging.getLogger("reshard")
@@ -58,9 +62,18 @@ def configure_logging() -> None:
         _logger.setLevel(level.upper())
     elif level and level not in _LEVELS:
         _logger.warning("RESHARD_LOG=%s is not a level; use one of %s.", level, ", ".join(_LEVELS))
-    unknown = sorted(n for n in os.environ if n.startswith("RESHARD_") and n not in _KNOWN)
-    if unknown:
-        _logger.warning("unknown environment variables %s have no effect.", ", ".join(unknown))
+    for name in unknown_variables():
+        _logger.warning("%s", without_effect(name))
+
+
+def unknown_variables() -> list[str]:
+    """Returns the names of variables that look like ours and are none."""
+    return sorted(n for n in os.environ if n.startswith("RESHARD_") and n not in _KNOWN)
+
+
+def without_effect(name: str) -> str:
+    """Returns a sentence on an unknown variable."""
+    return f"the environment variable {name} has no effect.{did_you_mean(name, sorted(_KNOWN))}"
 
 
 def nccl_library() -> str | None:

@@ -8,6 +8,7 @@ from reshard.nccl_choice import NcclOffer, nccl_version_text
 from reshard.nccl_copies import (
     MIN_NCCL_VERSION,
     find_nccl,
+    is_too_new,
     nccl_offers,
     warn_once,
     where_nccl_was_sought,
@@ -35,13 +36,13 @@ def nccl_here() -> tuple[tuple[NcclOffer, ...], str]:
         )
     problems = []
     offers: tuple[NcclOffer, ...] = ()
+    driver_version, driver = _driver()
     try:
-        offers = nccl_offers()
+        offers = nccl_offers(driver_version)
         if not offers:
-            problems.append(_no_copy())
+            problems.append(_no_copy(driver_version))
     except UnsupportedError as error:
         problems.append(f"RESHARD_NCCL_LIBRARY: {str(error).rstrip('.')}")
-    driver = _driver_problem()
     if driver:
         problems.append(driver)
     if not problems:
@@ -64,21 +65,31 @@ def check_nccl() -> None:
         raise UnsupportedError(problem)
 
 
-def _no_copy() -> str:
-    paths = [copy.path for copy in find_nccl()]
-    if not paths:
+def _no_copy(driver_version: int | None) -> str:
+    copies = find_nccl()
+    if not copies:
         return f"libnccl.so.2 not found ({where_nccl_was_sought()})"
-    oldest = nccl_version_text(MIN_NCCL_VERSION)
-    return f"{', '.join(paths)} cannot be loaded or is older than NCCL {oldest}"
+    new = [copy.path for copy in copies if is_too_new(copy, driver_version)]
+    others = [copy.path for copy in copies if copy.path not in new]
+    problems = []
+    if new and driver_version is not None:
+        version = f"{driver_version // 1000}.{driver_version % 1000 // 10}"
+        problems.append(f"{', '.join(new)} needs a later driver than this one of CUDA {version}")
+    if others:
+        oldest = nccl_version_text(MIN_NCCL_VERSION)
+        problems.append(f"{', '.join(others)} cannot be loaded or is older than NCCL {oldest}")
+    return "; ".join(problems)
 
 
-def _driver_problem() -> str:
+def _driver() -> tuple[int | None, str]:
+    """Returns the CUDA version of the driver, None if there is none, and what is wrong with it."""
     from reshard._native_libraries import CudaLibrary
 
     try:
-        num_devices = CudaLibrary().num_devices
+        driver = CudaLibrary()
     except UnsupportedError as error:
-        return str(error).rstrip(".")
-    if num_devices == 0:
-        return "the driver in libcuda.so.1 sees no GPU (CUDA_VISIBLE_DEVICES may hide it)"
-    return ""
+        return None, str(error).rstrip(".")
+    if driver.num_devices == 0:
+        sees = "the driver in libcuda.so.1 sees no GPU (CUDA_VISIBLE_DEVICES may hide it)"
+        return driver.version, sees
+    return driver.version, ""

@@ -25,6 +25,7 @@ __all__ = [
     "MIN_NCCL_VERSION",
     "NcclCopy",
     "find_nccl",
+    "is_too_new",
     "loaded_files",
     "nccl_offers",
     "open_offer",
@@ -36,7 +37,7 @@ __all__ = [
 _logger = logging.getLogger("reshard")
 _NAME = "libnccl.so.2"
 _STEM = "libnccl.so"
-_WHEELS = ("nvidia-nccl-cu12", "nvidia-nccl-cu13")
+_WHEELS = {"nvidia-nccl-cu12": 12, "nvidia-nccl-cu13": 13}  # and the CUDA that they are built with
 MIN_NCCL_VERSION = 21800
 """The oldest version that the native library takes (`native/src/transport/nccl/nccl_api.h`)."""
 _told: set[str] = set()  # warnings that this process has given
@@ -51,11 +52,13 @@ class NcclCopy(NamedTuple):
         origin: named by `RESHARD_NCCL_LIBRARY`; loaded in this process already; of an installed
             wheel; of the system.
         version: as NCCL counts it, by what is installed; None if only the file itself can tell.
+        cuda_major: of the CUDA that it was built with; None where nothing says so.
     """
 
     path: str
     origin: Origin
     version: int | None = None
+    cuda_major: int | None = None
 
 
 def find_nccl() -> list[NcclCopy]:
@@ -70,13 +73,18 @@ def find_nccl() -> list[NcclCopy]:
     return list(found.values())
 
 
-def nccl_offers() -> tuple[NcclOffer, ...]:
+def nccl_offers(driver_version: int | None = None) -> tuple[NcclOffer, ...]:
     """Returns what this process offers to the others, the copy that it likes best first.
 
     The copy that `RESHARD_NCCL_LIBRARY` names is the only one if there is such a name. It is
     opened, and so are copies that are loaded anyway; of others the version is known by what is
     installed, for each would map half a gigabyte. A copy of unknown version is opened only where
     there is no other.
+
+    Args:
+        driver_version: newest CUDA that the driver supports (12080 for 12.8): wheels that are built
+            with a later major version, and loaded by nobody, do not work there and are left out.
+            None: any.
 
     Raises:
         UnsupportedError: the named copy cannot be used.
@@ -90,6 +98,8 @@ def nccl_offers() -> tuple[NcclOffer, ...]:
         return (_opened(copies[0], loaded),)
     offers = []
     for copy in copies:
+        if is_too_new(copy, driver_version):
+            continue
         version = copy.version if _is_text(copy.path) else None
         if version is not None and version >= MIN_NCCL_VERSION:
             offers.append(NcclOffer(copy.path, version, copy.origin, False))
@@ -99,6 +109,13 @@ def nccl_offers() -> tuple[NcclOffer, ...]:
             except UnsupportedError as error:
                 warn_once(f"a copy of NCCL is left out: {error}")
     return tuple(offers)
+
+
+def is_too_new(copy: NcclCopy, driver_version: int | None) -> bool:
+    """True for a copy that was built with a later CUDA than a driver supports (12080 for 12.8)."""
+    if copy.cuda_major is None or driver_version is None:
+        return False
+    return copy.cuda_major > driver_version // 1000
 
 
 def _opened(copy: NcclCopy, loaded: set[str]) -> NcclOffer:
@@ -180,8 +197,9 @@ def _loaded() -> Iterator[NcclCopy]:
 
 
 def _in_wheels() -> Iterator[NcclCopy]:
-    for path, version in files_in_wheels(_WHEELS, [_NAME]):
-        yield NcclCopy(path, "wheel", _version_in(version))
+    for wheel, cuda_major in _WHEELS.items():
+        for path, version in files_in_wheels([wheel], [_NAME]):
+            yield NcclCopy(path, "wheel", _version_in(version), cuda_major)
 
 
 def _of_system() -> Iterator[NcclCopy]:

@@ -51,8 +51,9 @@ def _nvidia() -> list[str]:
     from reshard.nccl_copies import find_nccl, loaded_files, several_loaded
 
     open_files = {os.path.realpath(path) for path in loaded_files("libnccl.so")}
-    lines = []
-    for number, copy in enumerate(find_nccl()):
+    copies, compilers, drivers = find_nccl(), find_nvrtc(), loaded_files("libcuda.so")
+    lines = [] if copies else ["nccl: found nowhere"]
+    for number, copy in enumerate(copies):
         if os.path.realpath(copy.path) in open_files:
             try:
                 version = nccl_version_text(NcclLibrary(copy.path).version)  # it is open already
@@ -63,5 +64,5 @@ def _nvidia() -> list[str]:
             version = "" if copy.version is None else f" {nccl_version_text(copy.version)}"
             lines.append(f"nccl{version}: {copy.path}, not loaded")
     lines += filter(None, [several_loaded()])
-    lines += [f"nvrtc: {copy.path}" for copy in find_nvrtc()[:1]]
-    return lines + [f"cuda: {path}, loaded" for path in loaded_files("libcuda.so")]
+    lines += [f"nvrtc: {copy.path}" for copy in compilers[:1]] or ["nvrtc: found nowhere"]
+    return lines + ([f"cuda: {path}, loaded" for path in drivers] or ["cuda: no driver is loaded"])

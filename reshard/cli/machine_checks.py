@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Final, Literal
 
 from reshard.device_kernels import find_nvrtc
+from reshard.environment import unknown_variables, without_effect
 from reshard.errors import NativeLibraryError, UnsupportedError
 from reshard.nccl_choice import nccl_version_text
-from reshard.nccl_copies import NcclCopy, find_nccl, loaded_files, several_loaded
+from reshard.nccl_copies import NcclCopy, find_nccl, is_too_new, loaded_files, several_loaded
 from reshard.network_cards import find_cards
 from reshard.plan_text import counted, format_bytes
 from reshard.versions import library_version
@@ -53,6 +54,9 @@ class Check:
     status: Literal["ok", "missing", "error"] = "ok"
 
 
+_NO_DRIVER: Final = Check("libraries", "libcuda.so.1", "not looked for", "missing")
+
+
 def checks() -> list[Check]:
     """Returns all facts, section by section."""
     native = list(_native())
@@ -62,6 +66,7 @@ def checks() -> list[Check]:
     has_shared_memory = all(check.status == "ok" for check in shared)
     return [
         *_python(),
+        *_environment(),
         *native,
         *map(_package, _PACKAGES),
         *libraries,
@@ -78,6 +83,11 @@ def _python() -> Iterator[Check]:
     yield Check("python", "python", f"{version}{debug}{threads}")
     yield Check("python", "executable", sys.executable)
     yield Check("python", "platform", platform.platform())
+
+
+def _environment() -> Iterator[Check]:
+    for name in unknown_variables():
+        yield Check("environment", name, without_effect(name), "missing")
 
 
 def _native() -> Iterator[Check]:
@@ -120,6 +130,7 @@ def _package(name: str) -> Check:
 
 def _libraries(is_loaded: bool) -> Iterator[Check]:
     several, copies = several_loaded(), find_nccl()
+    driver_version, cuda = _cuda() if is_loaded else (None, _NO_DRIVER)
     if several:
         yield Check("libraries", "copies of NCCL", several)
     if not copies:
@@ -127,7 +138,7 @@ def _libraries(is_loaded: bool) -> Iterator[Check]:
     for number, copy in enumerate(copies):
         name = "libnccl.so.2" if number == 0 else f"libnccl.so.2 ({number + 1})"
         if is_loaded:
-            yield _nccl(name, copy)
+            yield _nccl(name, copy, driver_version)
         else:
             yield Check("libraries", name, f"{copy.path}, {_ORIGINS[copy.origin]}", "missing")
     nvrtc = find_nvrtc()
@@ -136,12 +147,15 @@ def _libraries(is_loaded: bool) -> Iterator[Check]:
     else:
         what = "found nowhere; GPUs then copy more slowly, and cannot cast or verify"
         yield Check("libraries", "libnvrtc", what, "missing")
-    yield _cuda() if is_loaded else Check("libraries", "libcuda.so.1", "not looked for", "missing")
+    yield cuda
 
 
-def _nccl(name: str, copy: NcclCopy) -> Check:
+def _nccl(name: str, copy: NcclCopy, driver_version: int | None) -> Check:
     from reshard._native_libraries import NcclLibrary
 
+    if is_too_new(copy, driver_version):
+        value = f"{copy.path}, {_ORIGINS[copy.origin]}, is for CUDA {copy.cuda_major}, which this "
+        return Check("libraries", name, f"{value}driver does not support", "missing")
     try:
         opened = NcclLibrary(copy.path)
     except UnsupportedError as error:
@@ -150,16 +164,18 @@ def _nccl(name: str, copy: NcclCopy) -> Check:
     return Check("libraries", name, value)
 
 
-def _cuda() -> Check:
+def _cuda() -> tuple[int | None, Check]:
+    """Returns the CUDA version of the driver, None without one, and what is said of it."""
     from reshard._native_libraries import CudaLibrary
 
     try:
         driver = CudaLibrary()
     except UnsupportedError as error:
-        return Check("libraries", "libcuda.so.1", str(error), "missing")
+        return None, Check("libraries", "libcuda.so.1", str(error), "missing")
     version = f"{driver.version // 1000}.{driver.version % 1000 // 10}"
     value = f"CUDA {version}, {counted(driver.num_devices, 'GPU')}, in {driver.path}"
-    return Check("libraries", "libcuda.so.1", value, "ok" if driver.num_devices else "missing")
+    status: Literal["ok", "missing"] = "ok" if driver.num_devices else "missing"
+    return driver.version, Check("libraries", "libcuda.so.1", value, status)
 
 
 def _machine() -> Iterator[Check]:
@@ -189,7 +205,7 @@ def _usable(
     needs = [] if is_loaded else ["the native library"]
     loopback = needs + ([] if has_numpy else ["numpy"])
     shared = needs + ([] if has_shared_memory else ["shared memory"])
-    are_there = {check.name for check in libraries if check.status == "ok"}
+    are_there = {check.name.split()[0] for check in libraries if check.status == "ok"}
     gpus = needs + [
         what
         for name, what in (("libnccl.so.2", "NCCL"), ("libcuda.so.1", "a GPU with its driver"))

@@ -8,14 +8,15 @@ import sys
 
 import pytest
 from helpers.command_line import call
-from helpers.library_doubles import nccl_double
+from helpers.library_doubles import cuda_double, nccl_double
 
 from reshard.cli import machine_checks
 from reshard.cli.machine_checks import Check
 from reshard.nccl_copies import NcclCopy
 
 
-def test_sections_and_verdict(capsys):
+def test_sections_and_verdict(capsys, monkeypatch):
+    monkeypatch.setenv("RESHARD_CUDA_LIBRARY", "/nowhere/libcuda.so.1")
     done = call(capsys, "doctor")
     assert done.code == 0
     for section in ("python", "reshard", "packages", "libraries", "machine", "transports"):
@@ -112,6 +113,40 @@ def test_nccl_is_usable_where_its_libraries_are():
     assert usable["nccl"].status == "ok"
     usable = {check.name: check for check in machine_checks._usable(True, True, libraries[:1])}
     assert usable["nccl"].value == "needs a GPU with its driver"
+
+
+def test_one_usable_copy_of_nccl_is_enough():
+    libraries = [
+        Check("libraries", "libnccl.so.2", "", "missing"),
+        Check("libraries", "libnccl.so.2 (2)", ""),
+        Check("libraries", "libcuda.so.1", ""),
+    ]
+    usable = {check.name: check for check in machine_checks._usable(True, True, libraries)}
+    assert usable["nccl"].status == "ok"
+
+
+def test_a_copy_for_a_later_cuda_than_the_drivers_is_told(tmp_path, monkeypatch):
+    monkeypatch.setenv("RESHARD_CUDA_LIBRARY", str(cuda_double(tmp_path)))  # of CUDA 12.8
+    copies = [NcclCopy("/w/13/libnccl.so.2", "wheel", 22705, 13)]
+    monkeypatch.setattr(machine_checks, "find_nccl", lambda: copies)
+    found = {check.name: check for check in machine_checks._libraries(True)}
+    assert found["libcuda.so.1"].value.startswith("CUDA 12.8, 2 GPUs")
+    assert found["libnccl.so.2"].status == "missing"
+    assert found["libnccl.so.2"].value == (
+        "/w/13/libnccl.so.2, of an installed wheel, is for CUDA 13, which this driver does not "
+        "support"
+    )
+
+
+def test_variables_that_do_nothing_are_told(capsys, monkeypatch):
+    monkeypatch.setenv("RESHARD_NCCL_LIBARY", "/opt/libnccl.so.2")
+    result = call(capsys, "doctor", "--json")
+    (check,) = [c for c in result.document["checks"] if c["section"] == "environment"]
+    assert check["name"] == "RESHARD_NCCL_LIBARY"
+    assert check["value"] == (
+        "the environment variable RESHARD_NCCL_LIBARY has no effect. Did you mean "
+        "'RESHARD_NCCL_LIBRARY'?"
+    )
 
 
 def test_several_loaded_copies_are_told(monkeypatch):

@@ -53,4 +53,7 @@ def test_a_level_that_does_not_exist_is_told(logger, monkeypatch, caplog):
 def test_a_misspelt_variable_is_told(logger, monkeypatch, caplog):
     monkeypatch.setenv("RESHARD_LOGG", "info")
     configure_logging()
-    assert "unknown environment variables RESHARD_LOGG have no effect" in caplog.text
+    assert (
+        "the environment variable RESHARD_LOGG has no effect. Did you mean 'RESHARD_LOG'?"
+        in caplog.text
+    )

@@ -23,7 +23,7 @@ def machine(
     monkeypatch, *, offers=(), found=(), driver="libcuda.so.1 cannot be loaded: no such file."
 ):
     def of(answer):
-        def call():
+        def call(*given):
             if isinstance(answer, str):
                 raise UnsupportedError(answer)
             return answer
@@ -71,6 +71,16 @@ def test_copies_that_cannot_be_used_are_named(monkeypatch):
     with pytest.raises(
         UnsupportedError,
         match=r"NCCL: /w/libnccl\.so\.2 cannot be loaded or is older than NCCL 2\.18\.0\. Install",
+    ):
+        check_nccl()
+
+
+def test_copies_for_a_later_cuda_than_the_drivers_are_named(monkeypatch):
+    new = NcclCopy("/w/13/libnccl.so.2", "wheel", 22705, 13)
+    machine(monkeypatch, found=[new], driver=driver_of(2))
+    with pytest.raises(
+        UnsupportedError,
+        match=r"NCCL: /w/13/libnccl\.so\.2 needs a later driver than this one of CUDA 12\.8\. Ins",
     ):
         check_nccl()
 

@@ -108,7 +108,7 @@ def test_what_is_loaded_comes_before_what_is_installed(tmp_path, monkeypatch):
     monkeypatch.setattr("reshard.nccl_copies.loaded_files", lambda stem: [str(loaded)])
     assert find_nccl() == [
         NcclCopy(str(loaded), "loaded"),
-        NcclCopy(str(installed), "wheel", 23203),
+        NcclCopy(str(installed), "wheel", 23203, 12),
         NcclCopy(str(system), "system"),
     ]
 
@@ -176,6 +176,18 @@ def test_an_installed_copy_that_is_too_old_is_not_offered(tmp_path, monkeypatch)
     wheel(tmp_path, version="2.17.1")
     monkeypatch.syspath_prepend(tmp_path)
     assert nccl_offers() == ()
+
+
+@pytest.mark.usefixtures("_nothing_is_there")
+def test_a_copy_for_a_later_cuda_than_the_drivers_is_not_offered(tmp_path, monkeypatch):
+    library = wheel(tmp_path)  # for CUDA 12
+    monkeypatch.syspath_prepend(tmp_path)
+    assert [offer.path for offer in nccl_offers(12000)] == [str(library)]
+    assert [offer.path for offer in nccl_offers(13010)] == [str(library)]
+    assert nccl_offers(11080) == ()
+    # Whoever loaded it knows that it works.
+    monkeypatch.setattr("reshard.nccl_copies.loaded_files", lambda stem: [str(library)])
+    assert [offer.origin for offer in nccl_offers(11080)] == ["loaded"]
 
 
 @pytest.mark.usefixtures("_nothing_is_there")
