@@ -45,7 +45,7 @@ __all__ = [
     "encode_refusal",
 ]
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 
 _FAMILY: Final = b"reshard-control/"
 _PREFIX: Final = _FAMILY + b"%d\n" % PROTOCOL_VERSION
@@ -163,7 +163,7 @@ class Post(_Message, frozen=True, tag=3):
 
 
 class Fail(_Message, frozen=True, tag=4):
-    """Closes an epoch with an error for all members; has no reply.
+    """Closes an epoch with an error for all members.
 
     Attributes:
         epoch: which one.
@@ -187,7 +187,7 @@ class Bye(_Message, frozen=True, tag=6):
 
 
 class Refuse(_Message, frozen=True, tag=7):
-    """Says why the process takes no part in the next refit; has no reply.
+    """Says why the process takes no part in the next refit.
 
     Everybody else gets the error once: who waits for that refit at once, any other with its next
     begin, unless a refit has formed meanwhile. So calls on all processes fail alike, although the
@@ -226,7 +226,7 @@ class Gathered(_Message, frozen=True, tag=66):
 
 
 class Done(_Message, frozen=True, tag=67):
-    """Answers `Bye`."""
+    """Answers `Bye`, `Fail` and `Refuse`, when what follows from them is on its way to all."""
 
 
 class Failed(_Message, frozen=True, tag=68):
@@ -239,8 +239,24 @@ class Unknown(_Message, frozen=True, tag=69):
     """Answers a request of a connection that did not say hello to this store."""
 
 
+class Ended(_Message, frozen=True, tag=70):
+    """Tells a member that waits in no exchange what ended its refit; answers nothing.
+
+    Its next exchange of that refit raises it, even if the store is gone by then.
+
+    Attributes:
+        epoch: which one.
+        refit: refit of the epoch in which it happened.
+        error: what the member will raise.
+    """
+
+    epoch: _Epoch
+    refit: _Number
+    error: ErrorReport
+
+
 Request: TypeAlias = Hello | Begin | Post | Fail | Withdraw | Bye | Refuse
-Reply: TypeAlias = Welcome | Started | Gathered | Done | Failed | Unknown
+Reply: TypeAlias = Welcome | Started | Gathered | Done | Failed | Unknown | Ended
 
 _encoder = msgspec.msgpack.Encoder()
 _request_decoder = msgspec.msgpack.Decoder(Request)

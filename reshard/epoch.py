@@ -6,14 +6,18 @@ exchange is open at a time, because nobody gets its result before everybody has 
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Final
 
 from reshard.error_report import ErrorReport
 from reshard.group import Process
 
-__all__ = ["Epoch", "PostRecord"]
+__all__ = ["ClosedEpochs", "Epoch", "PostRecord"]
+
+_NUM_CLOSED_EPOCHS_KEPT: Final = 16
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -116,3 +120,25 @@ class Epoch:
             f"{len(self._posts)} of {len(self.processes)} processes came "
             f"within {now - self._started:.1f} s"
         )
+
+
+class ClosedEpochs:
+    """The last epochs that an error closed, by number."""
+
+    def __init__(self) -> None:
+        self._epochs: collections.OrderedDict[int, Epoch] = collections.OrderedDict()
+
+    def add(self, epoch: Epoch) -> None:
+        """Keeps an epoch, and forgets the oldest one if there are many."""
+        self._epochs[epoch.number] = epoch
+        if len(self._epochs) > _NUM_CLOSED_EPOCHS_KEPT:
+            self._epochs.popitem(last=False)
+
+    def find(self, number: int) -> Epoch | None:
+        """Returns an epoch, or None if it is not known any more."""
+        return self._epochs.get(number)
+
+    def error_of(self, number: int, refit: int) -> ErrorReport | None:
+        """Returns what closed an epoch in this refit of it; None if nothing that is known did."""
+        epoch = self.find(number)
+        return epoch.error if epoch is not None and epoch.refit == refit else None

@@ -8,9 +8,9 @@ from numbers import Real
 from typing import Final, TypeVar
 
 from reshard.control_messages import Fail, Gathered, Member, Post, Reply, Started, Welcome
-from reshard.error_report import report_error
+from reshard.error_report import rebuild_error, report_error
 from reshard.errors import LayoutError, RendezvousError
-from reshard.store import StoreClient
+from reshard.store import StoreClient, StoreGoneError
 
 __all__ = ["GRACE_S", "EpochExchange", "Go", "check_timeout", "expect"]
 
@@ -90,11 +90,16 @@ class EpochExchange:
             name=name,
             timeout_s=timeout_s,
         )
+        self._raise_end()
         try:
             reply, payloads = self._client.call(
                 request, payload, timeout_s=timeout_s + GRACE_S, while_waiting=while_waiting
             )
             expect(reply, Gathered)
+        except StoreGoneError as error:
+            self._closed_by = _text_of(error)
+            self._raise_end()  # the cause may have come with the end of the connection
+            raise
         except BaseException as error:
             self._closed_by = _text_of(error)
             if not self._client.is_answered(request.request):
@@ -105,7 +110,7 @@ class EpochExchange:
     def fail(self, error: BaseException, *, culprit: int | None = None) -> None:
         """Closes the epoch for all members; see `Exchange.fail`."""
         self._closed_by = self._closed_by or _text_of(error)
-        self._client.notify(
+        self._client.tell(
             Fail(
                 request=self._client.new_request(),
                 epoch=self._go.epoch,
@@ -114,6 +119,13 @@ class EpochExchange:
                 culprit=culprit,
             )
         )
+
+    def _raise_end(self) -> None:
+        """Raises what ended the refit, if the store has said so."""
+        ended = self._client.end_of(self._go.epoch, self._go.refit)
+        if ended is not None:
+            self._closed_by = ended.message
+            raise rebuild_error(ended)
 
 
 def check_timeout(timeout_s: object) -> float:

@@ -64,8 +64,8 @@ class Exchange(Protocol):
     def fail(self, error: BaseException, *, culprit: int | None = None) -> None:
         """Closes the exchange; every other member raises this error in its open or next call.
 
-        Never raises and never waits, so it can be called while an exception is handled. An earlier
-        error stands.
+        Raises nothing and waits a moment at most, until the others' words are on their way, so it
+        can be called while an exception is handled. An earlier error stands.
 
         Args:
             error: what happened here; a class of `reshard.errors` arrives as itself.

@@ -10,8 +10,8 @@ The same members as before go on in the same *epoch*; an error closes the epoch.
             to blame, lost a process  +------- begin of the next, error --------------+
 
 Errors belong to the epoch in which they happened. A member that waits in an exchange gets the error
-at once; any other member gets it with its next exchange of that epoch, or never if it begins the
-next refit instead. So no error is raised twice and none reaches the next epoch.
+at once; any other member is told, and raises it in its next exchange of that epoch, or never if it
+begins the next refit instead. So no error is raised twice and none reaches the next epoch.
 
 A destination that was silent, or is to blame, or lost a process, is dropped as a whole, so that the
 next refit does not wait for it; its next begin registers it anew. A source is never dropped.
@@ -20,10 +20,9 @@ The time is an argument everywhere, so that tests need no clock.
 
 from __future__ import annotations
 
-import collections
 import math
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -31,6 +30,7 @@ from reshard.control_messages import (
     Begin,
     Bye,
     Done,
+    Ended,
     Fail,
     Failed,
     Gathered,
@@ -44,14 +44,12 @@ from reshard.control_messages import (
     Welcome,
     Withdraw,
 )
-from reshard.epoch import Epoch, PostRecord
+from reshard.epoch import ClosedEpochs, Epoch, PostRecord
 from reshard.error_report import ErrorReport
 from reshard.group import Group, Process, Refusal, Waiting
 from reshard.registry import Registry, join_texts
 
 __all__ = ["Membership", "Outgoing"]
-
-_NUM_CLOSED_EPOCHS_KEPT: Final = 16
 
 
 class Outgoing(NamedTuple):
@@ -82,7 +80,7 @@ class Membership:
         self._last_epoch = 0
         self._last_version: int | None = None
         self._epoch: Epoch | None = None
-        self._closed: collections.OrderedDict[int, Epoch] = collections.OrderedDict()
+        self._closed = ClosedEpochs()
         self._outbox: list[Outgoing] = []
 
     def take_outbox(self) -> list[Outgoing]:
@@ -111,10 +109,12 @@ class Membership:
             self._begin(process, request, payload, now)
         elif isinstance(request, Fail):
             self._fail(process, request)
+            self._outbox.append(Outgoing(connection, Done(request=request.request)))
         elif isinstance(request, Withdraw):
             self._withdraw(process, request, now)
         elif isinstance(request, Refuse):
             self._refuse(process, request)
+            self._outbox.append(Outgoing(connection, Done(request=request.request)))
         elif isinstance(request, Bye):
             self._outbox.append(Outgoing(connection, Done(request=request.request)))
             self.lose(connection, "left", now)
@@ -164,7 +164,7 @@ class Membership:
         """Gives an error to everybody who waits; the store ends."""
         report = _report(reason)
         if self._epoch is not None:
-            self._close_epoch(self._epoch, report)
+            self._answer_posts(self._epoch, report)  # the others see that the store is gone
         self._fail_waiting(self._registry, report)
 
     # Requests
@@ -267,7 +267,7 @@ class Membership:
         """Closes the epoch unless an earlier error did; drops the culprit in both cases."""
         epoch = self._epoch
         if epoch is None or epoch.number != request.epoch:
-            epoch = self._closed.get(request.epoch)
+            epoch = self._closed.find(request.epoch)
         if epoch is None or (index := epoch.index_of(process)) is None:
             return
         if epoch.refit != request.refit:
@@ -359,20 +359,22 @@ class Membership:
             self._registry.drop(other)
 
     def _close_epoch(self, epoch: Epoch, report: ErrorReport) -> None:
-        """Ends the open epoch; members that wait in its exchange get the error at once."""
+        """Ends the open epoch; members that do not wait in its exchange are told for later."""
         epoch.error = report
         self._epoch = None
-        self._closed[epoch.number] = epoch
-        if len(self._closed) > _NUM_CLOSED_EPOCHS_KEPT:
-            self._closed.popitem(last=False)
-        for post in epoch.take_posts():
+        self._closed.add(epoch)
+        others = {p.connection for p in epoch.processes} - self._answer_posts(epoch, report)
+        ended = Ended(request=0, epoch=epoch.number, refit=epoch.refit, error=report)
+        self._outbox += [Outgoing(connection, ended) for connection in sorted(others)]
+
+    def _answer_posts(self, epoch: Epoch, report: ErrorReport) -> set[bytes]:
+        posts = epoch.take_posts()
+        for post in posts:
             self._answer_error(post.process, post.request, report)
+        return {post.process.connection for post in posts}
 
     def _error_of_past(self, request: Post) -> ErrorReport:
-        closed = self._closed.get(request.epoch)
-        if closed is not None and closed.error is not None and closed.refit == request.refit:
-            return closed.error
-        return _report(
+        return self._closed.error_of(request.epoch, request.refit) or _report(
             f"exchange {request.name!r}: epoch {request.epoch}, refit {request.refit} is over."
         )
 

@@ -99,8 +99,6 @@ class RefitEnd:
             f"{role} {group!r}", "staging_bytes", staging_bytes, 1, MAX_STAGING_BYTES
         )
         self._transport = check_transport(transport)
-        if self._transport == "nccl":
-            check_nccl()
         self.timeout_s = check_timeout(timeout_s)
         self._role: Role = role
         self._calls = OneCall(f"this {role}")
@@ -121,6 +119,9 @@ class RefitEnd:
         self._rendezvous = Rendezvous(
             address, member, token=token, min_destinations=min_destinations
         )
+        if self._transport == "nccl":
+            with self.opening():
+                check_nccl()
 
     def __repr__(self) -> str:
         state = ", closed" if self._has_left else ""

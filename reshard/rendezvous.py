@@ -208,7 +208,7 @@ class Rendezvous:
             RendezvousError: the store is not there.
         """
         client = self._registered_client(timeout_s, None)
-        client.notify(Refuse(request=client.new_request(), error=report_error(error)))
+        client.tell(Refuse(request=client.new_request(), error=report_error(error)))
 
     def exchange_of(self, go: Go) -> EpochExchange:
         """Returns the exchange among the members of a refit."""

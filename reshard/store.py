@@ -20,6 +20,7 @@ import zmq
 
 from reshard.addresses import Address, heartbeat_ms, parse_address, require_token
 from reshard.control_messages import (
+    Ended,
     Failed,
     MessageError,
     Reply,
@@ -28,8 +29,8 @@ from reshard.control_messages import (
     decode_reply,
     encode,
 )
-from reshard.error_report import rebuild_error
-from reshard.errors import RendezvousError, TransferTimeout
+from reshard.error_report import ErrorReport, rebuild_error
+from reshard.errors import RendezvousError, TransferTimeout, TransportError
 from reshard.forked import connected_to
 from reshard.store_server import (
     DEFAULT_MAX_MESSAGE_BYTES,
@@ -45,6 +46,8 @@ _INTERRUPTIBLE_SLICE_S: Final = 0.2
 _LINGER_MS: Final = 500
 _RECONNECT_MS: Final = 50
 _MAX_RECONNECT_MS: Final = 500
+_TELL_S: Final = 0.2
+_NO_REQUEST: Final = 0
 _NUM_CUT_HANDSHAKES: Final = 3  # one may be a store that is just starting or ending
 _EVENT: Final = struct.Struct("=HI")
 _WATCHED: Final = (
@@ -104,6 +107,7 @@ class StoreClient:
         self._has_met_store = False
         self._num_cut_handshakes = 0
         self._failure: RendezvousError | None = None
+        self._ended: Ended | None = None
         self._is_interrupted = False
         numeric = self._address.resolve()
         # libzmq's threads do not exist in a forked child, where its calls never return.
@@ -170,6 +174,27 @@ class StoreClient:
         """Sends a request that has no reply; does nothing where nobody would read it."""
         if not self.is_lost:
             self._post([encode(request)])
+
+    def tell(self, request: Request) -> None:
+        """Sends a request whose reply says no more than that the store has done its part.
+
+        Waits a moment for it, so that a process that ends next does not take the word with it. Does
+        nothing where nobody would read it.
+        """
+        was_told = self.is_failure_told
+        try:
+            if not self.is_lost:
+                self.call(request, timeout_s=_TELL_S)
+        except TransportError:
+            self.is_failure_told = was_told  # by this call, whose errors nobody hears of
+
+    def end_of(self, epoch: int, refit: int) -> ErrorReport | None:
+        """Returns what ended a refit, if the store said so by itself; also after it is gone."""
+        if self._is_usable:
+            self._receive(_NO_REQUEST)
+        ended = self._ended
+        is_this = ended is not None and (ended.epoch, ended.refit) == (epoch, refit)
+        return ended.error if ended is not None and is_this else None
 
     def call(
         self,
@@ -272,7 +297,9 @@ class StoreClient:
             except MessageError as error:
                 self._fail(RendezvousError(f"the store at {self._address} sent nonsense: {error}"))
                 return None
-            if reply.request != request:
+            if isinstance(reply, Ended):
+                self._ended = reply
+            if reply.request != request or request == _NO_REQUEST:
                 continue
             self._last_answered = request
             if isinstance(reply, Failed):

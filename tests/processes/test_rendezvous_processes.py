@@ -424,10 +424,10 @@ def test_a_process_of_another_protocol_version_is_refused_and_the_others_go_on()
     with _crew(3) as crew:
         crew.connect(0, "source")
         crew.connect(1, "engine")
-        crew.do(2, "speak_version", 2)
+        crew.do(2, "speak_version", 3)
         crew.start_connecting(2, "future")
         _, text, seconds = crew.error(2)
-        assert "control protocol version 2 meets version 1" in text
+        assert "control protocol version 3 meets version 2" in text
         assert seconds < PROMPT_S
         assert crew.refit(0, 1) == [1, 1]
 

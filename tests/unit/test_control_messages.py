@@ -37,7 +37,7 @@ from reshard.errors import RendezvousError
 
 MEMBER = Member("source", "trainer", 1, 2, (2, 3), 4, "host", 12, "0.1.0")
 REPORT = ErrorReport("TransferTimeout", "silent", 1, 2, 3, 4)
-PREFIX = b"reshard-control/1\n"
+PREFIX = b"reshard-control/2\n"
 
 REQUESTS: list[Request] = [
     Hello(request=1, member=MEMBER, min_destinations=2, last_epoch=7),
@@ -188,17 +188,17 @@ def test_no_bytes_do_anything_but_decode_or_be_refused(body: bytes) -> None:
 
 
 def test_another_version_is_told_from_nonsense() -> None:
-    with pytest.raises(ProtocolVersionError, match="version 2 meets version 1"):
-        decode_request(b"reshard-control/2\nwhatever that is")
-    with pytest.raises(ProtocolVersionError, match="version 2 meets version 1"):
-        decode_reply(b"reshard-control/2\nwhatever that is")
+    with pytest.raises(ProtocolVersionError, match="version 3 meets version 2"):
+        decode_request(b"reshard-control/3\nwhatever that is")
+    with pytest.raises(ProtocolVersionError, match="version 3 meets version 2"):
+        decode_reply(b"reshard-control/3\nwhatever that is")
     with pytest.raises(MessageError, match="starts with b'GET / HTTP"):
         decode_request(b"GET / HTTP/1.1\r\n")
 
 
 def test_a_refusal_is_understood_without_knowing_the_version() -> None:
-    with pytest.raises(ProtocolVersionError, match=r"^version 7 meets version 1$"):
-        decode_reply(encode_refusal("version 7 meets version 1"))
+    with pytest.raises(ProtocolVersionError, match=r"^version 7 meets version 2$"):
+        decode_reply(encode_refusal("version 7 meets version 2"))
     assert encode_refusal("x") == b"reshard-control/refused\nx"
 
 

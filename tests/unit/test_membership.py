@@ -10,6 +10,7 @@ from reshard.control_messages import (
     Begin,
     Bye,
     Done,
+    Ended,
     Fail,
     Failed,
     Gathered,
@@ -36,6 +37,8 @@ class Desk:
         self.now = 0.0
         self.requests = 0
         self.replies: dict[str, list[tuple[Reply, Sequence[bytes]]]] = {}
+        self.ends: dict[str, list[Ended]] = {}
+        self.unanswered: set[int] = set()  # requests whose `Done` no test looks at
 
     def send(self, who: str, request: Request, payload: bytes = b"") -> None:
         self.membership.receive(who.encode(), request, payload, self.now)
@@ -43,7 +46,10 @@ class Desk:
 
     def collect(self) -> None:
         for connection, reply, frames in self.membership.take_outbox():
-            self.replies.setdefault(connection.decode(), []).append((reply, list(frames)))
+            if isinstance(reply, Ended):
+                self.ends.setdefault(connection.decode(), []).append(reply)
+            elif not (isinstance(reply, Done) and reply.request in self.unanswered):
+                self.replies.setdefault(connection.decode(), []).append((reply, list(frames)))
 
     def number(self) -> int:
         self.requests += 1
@@ -97,12 +103,15 @@ class Desk:
 
     def fail(self, who: str, text: str, *, epoch: int = 1, refit: int = 1, **options: int) -> None:
         error = ErrorReport("PlanError", text)
-        message = Fail(request=self.number(), epoch=epoch, refit=refit, error=error, **options)
-        self.send(who, message)
+        number = self.number()
+        self.unanswered.add(number)
+        self.send(who, Fail(request=number, epoch=epoch, refit=refit, error=error, **options))
 
     def refuse(self, who: str, text: str = "w: bad.") -> None:
         error = ErrorReport("LayoutError", text)
-        self.send(who, Refuse(request=self.number(), error=error))
+        number = self.number()
+        self.unanswered.add(number)
+        self.send(who, Refuse(request=number, error=error))
 
     def lose(self, who: str) -> None:
         self.membership.lose(who.encode(), "lost its connection", self.now)
@@ -370,8 +379,31 @@ def test_a_failure_reaches_waiting_members_now_and_the_others_at_their_next_exch
     assert report.message.startswith("destination 'engine' process 0 (rank 0, pid 100 on host): ")
     assert report.message.endswith("digests differ")
     assert desk.idle("engine.0", "other.0")
+    # Told at once, for whoever finds the store gone when it comes to the exchange.
+    assert [(e.epoch, e.refit, e.error) for e in desk.ends["other.0"]] == [(1, 1, report)]
+    assert "source.0" not in desk.ends
     desk.post("other.0")
     assert desk.error("other.0") == report
+
+
+def test_what_ends_a_store_is_told_to_those_who_wait_alone() -> None:
+    desk = in_refit("source.0", "engine.0")
+    desk.post("source.0")
+    desk.membership.close("the store was closed.")
+    desk.collect()
+    assert desk.error("source.0").message == "the store was closed."
+    assert desk.ends == {}  # the others see that it is gone, and that they may look for a new one
+
+
+def test_a_failure_and_a_refusal_are_answered_when_the_others_have_been_told() -> None:
+    desk = in_refit("source.0", "engine.0")
+    error = ErrorReport("PlanError", "first")
+    desk.membership.receive(b"engine.0", Fail(request=77, epoch=1, refit=1, error=error), b"", 0.0)
+    sent = [(each.connection, type(each.reply)) for each in desk.membership.take_outbox()]
+    assert sent[-1] == (b"engine.0", Done)
+    assert (b"source.0", Ended) in sent[:-1]
+    desk.membership.receive(b"engine.0", Refuse(request=78, error=error), b"", 0.0)
+    assert desk.membership.take_outbox()[-1].reply == Done(request=78)
 
 
 def test_a_failure_does_not_reach_the_next_epoch() -> None:

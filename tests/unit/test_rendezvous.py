@@ -456,6 +456,26 @@ def test_a_store_that_ended_is_gone_for_an_exchange() -> None:
         exchange.fail(PlanError("nobody hears it"))
 
 
+@pytest.mark.parametrize("is_in_exchange", [False, True])
+def test_what_ended_a_refit_is_told_although_the_store_is_gone_by_then(
+    is_in_exchange: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with _team("source", "engine") as (server, members):
+        goes = _begin(members)
+        source, engine = (m.exchange_of(go) for m, go in zip(members, goes, strict=True))
+        source.fail(PlanError("the source cannot go on"))
+        members[0].close()
+        server.close()
+        if is_in_exchange:  # both come between its first look and its wait
+            looks = iter([lambda *_: None])
+            look = engine._client.end_of
+            monkeypatch.setattr(engine._client, "end_of", lambda *of: next(looks, look)(*of))
+        with pytest.raises(PlanError, match="the source cannot go on"):
+            engine.exchange("done", b"", timeout_s=WAIT_S)
+        with pytest.raises(RendezvousError, match=r"closed by an earlier error: .* cannot go on"):
+            engine.exchange("done", b"", timeout_s=WAIT_S)
+
+
 def test_a_process_that_does_not_fit_is_refused_when_it_connects() -> None:
     with (
         _team("source", "engine") as (server, _),

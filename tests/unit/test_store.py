@@ -462,8 +462,8 @@ def test_nonsense_is_counted_and_the_store_goes_on(server: StoreServer) -> None:
         for frames in (
             [b""],
             [b"GET / HTTP/1.1"],
-            [b"reshard-control/1\n"],
-            [b"reshard-control/1\n\xc1"],
+            [b"reshard-control/2\n"],
+            [b"reshard-control/2\n\xc1"],
             [encode(Bye(request=1))[:-1]],
             [encode(Bye(request=1)), b"", b""],
             [b"x" * 100_000],
@@ -497,7 +497,7 @@ def test_another_protocol_version_is_answered_so_that_it_understands(server: Sto
     raw = _raw(server)
     try:
         raw.send(b"reshard-control/999\nwhatever that version says")
-        with pytest.raises(ProtocolVersionError, match="version 999 meets version 1"):
+        with pytest.raises(ProtocolVersionError, match="version 999 meets version 2"):
             decode_reply(raw.recv())
         assert server.messages_refused == 1
     finally:
