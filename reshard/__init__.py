@@ -25,7 +25,15 @@ from reshard.errors import (
 )
 from reshard.fingerprint import fingerprint_of_values, seed_of_name
 from reshard.form import Form
-from reshard.forms import Forms, Paddings, check_names, padding_of, parts_of
+from reshard.forms import (
+    Forms,
+    Paddings,
+    check_config,
+    check_forms,
+    check_names,
+    padding_of,
+    parts_of,
+)
 from reshard.layout import AnyLayout, BoxLayout, Layout, LocalBox
 from reshard.matching import Casts, match, read_casts
 from reshard.mesh import Mesh
@@ -99,6 +107,8 @@ __all__ = [
     "VerificationError",
     "check_apart",
     "check_buffers",
+    "check_config",
+    "check_forms",
     "check_names",
     "devices_of",
     "fingerprint_of_values",

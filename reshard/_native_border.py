@@ -6,6 +6,8 @@ library, so modules that must work without one import them where they need it.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from reshard.errors import (
     NativeLibraryError,
     PlanError,
@@ -14,14 +16,12 @@ from reshard.errors import (
     TransportError,
     UnsupportedError,
 )
+from reshard.versions import explain_unbuilt
 
 try:
     from reshard._native_bindings import ffi, lib
 except ImportError as error:
-    raise NativeLibraryError(
-        f"cannot load the native library of reshard: {error}. Install a wheel of reshard, or build "
-        "it in a checkout with 'pip install -e .' (needs a C++17 compiler)."
-    ) from error
+    raise NativeLibraryError(explain_unbuilt(Path(__file__).resolve().parent, error)) from error
 
 __all__ = ["check", "ffi", "has_cause_elsewhere", "is_abort", "lib"]
 

@@ -6,6 +6,9 @@ from typing import Any, NamedTuple
 
 from reshard._native_border import check, ffi, lib
 from reshard.environment import cuda_library
+from reshard.errors import UnsupportedError
+
+_DRIVER = "libcuda.so.1"
 
 __all__ = [
     "CompiledKernels",
@@ -80,7 +83,15 @@ class CudaLibrary:
 
     def __init__(self, name: str | None = None) -> None:
         out = ffi.new("reshard_cuda **")
-        check(lib.reshard_cuda_open((name or cuda_library()).encode(), out))
+        named = cuda_library() if name is None else None
+        try:
+            check(lib.reshard_cuda_open((name or named or _DRIVER).encode(), out))
+        except UnsupportedError as error:
+            if named is None:
+                raise
+            raise UnsupportedError(
+                f"RESHARD_CUDA_LIBRARY: {error} Unset it, or have it name the driver's {_DRIVER}."
+            ) from error
         self.handle: Any = ffi.gc(out[0], lib.reshard_cuda_destroy)
         self.path = ffi.string(lib.reshard_cuda_path(out[0])).decode(errors="surrogateescape")
         self.version = int(lib.reshard_cuda_version(out[0]))

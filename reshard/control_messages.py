@@ -23,6 +23,7 @@ __all__ = [
     "Begin",
     "Bye",
     "Done",
+    "Ended",
     "Fail",
     "Failed",
     "Gathered",

@@ -9,14 +9,24 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from reshard.environment import nvrtc_library
 from reshard.errors import ReshardError, UnsupportedError
-from reshard.kernel_cache import cache_key, read_cached, write_cached
-from reshard.library_files import LibraryFile, files_in_wheels, files_of_system, loaded_files
+from reshard.kernel_cache import cache_key, one_at_a_time, read_cached, write_cached
+from reshard.library_files import (
+    LibraryFile,
+    cuda_version_text,
+    files_in_wheels,
+    files_of_system,
+    loaded_files,
+)
 
-__all__ = ["find_nvrtc", "kernel_image"]
+if TYPE_CHECKING:
+    from reshard._native_libraries import CudaLibrary
+
+__all__ = ["find_nvrtc", "kernel_image", "kernel_images", "prepare_kernels"]
 
 _logger = logging.getLogger("reshard")
 _NAMES = ("libnvrtc.so.13", "libnvrtc.so.12")
@@ -57,6 +67,23 @@ def kernel_image(arch: str, *, driver_version: int | None = None) -> bytes | Non
         return _images[key]
 
 
+def kernel_images(cuda: CudaLibrary, devices: Iterable[int]) -> dict[int, bytes | None]:
+    """Returns `kernel_image` for each of some GPUs of this process."""
+    return {
+        device: kernel_image(cuda.architecture(device), driver_version=cuda.version)
+        for device in sorted(set(devices))
+    }
+
+
+def prepare_kernels(devices: Iterable[int | None]) -> None:
+    """Has the kernels for some GPUs of this process ready; None stands for host memory."""
+    gpus = {device for device in devices if device is not None}
+    if gpus:
+        from reshard._native_libraries import CudaLibrary
+
+        kernel_images(CudaLibrary(), gpus)
+
+
 def _image(arch: str, driver_version: int | None) -> bytes | None:
     reasons = []
     for copy in find_nvrtc():
@@ -64,7 +91,10 @@ def _image(arch: str, driver_version: int | None) -> bytes | None:
             image = _image_of(copy, arch, driver_version)
         except UnsupportedError as error:
             if copy.origin == "named":
-                raise UnsupportedError(f"RESHARD_NVRTC_LIBRARY: {error}") from error
+                raise UnsupportedError(
+                    f"RESHARD_NVRTC_LIBRARY: {str(error).rstrip('.')}. Unset it, or have it name a "
+                    "libnvrtc.so.12 or .13."
+                ) from error
             reasons.append(str(error))
         except ReshardError as error:  # a compiler that takes the kernels for wrong
             reasons.append(str(error))
@@ -72,8 +102,8 @@ def _image(arch: str, driver_version: int | None) -> bytes | None:
             return image
     _logger.warning(
         "no compiled kernels for %s: %s. GPU memory is packed by plain copies, which are slower, "
-        "and dtypes cannot be cast there. Install nvidia-cuda-nvrtc-cu12, or name a copy by "
-        "RESHARD_NVRTC_LIBRARY.",
+        "and dtypes cannot be cast there. Install nvidia-cuda-nvrtc-cu12 (nvidia-cuda-nvrtc with "
+        "CUDA 13), or name a copy by RESHARD_NVRTC_LIBRARY.",
         arch,
         "; ".join(reasons) or "NVRTC, CUDA's run-time compiler, was not found",
     )
@@ -86,16 +116,19 @@ def _image_of(copy: LibraryFile, arch: str, driver_version: int | None) -> bytes
     version = nvrtc_version(copy.path)
     if driver_version is not None and version // 1000 > driver_version // 1000:
         raise UnsupportedError(
-            f"NVRTC {version // 1000}.{version % 1000 // 10} at {copy.path} is of a later major "
-            f"version than the driver, which supports CUDA "
-            f"{driver_version // 1000}.{driver_version % 1000 // 10}"
+            f"NVRTC {cuda_version_text(version)} at {copy.path} is of a later major version than "
+            f"the driver, which supports CUDA {cuda_version_text(driver_version)}"
         )
     key = cache_key(kernel_source(), arch, str(version))
     image = read_cached(key)
-    if image is None:
-        image = compile_kernels(copy.path, arch).image
-        write_cached(key, image)
-        _logger.info("compiled the kernels for %s with %s", arch, copy.path)
+    if image is not None:
+        return image
+    with one_at_a_time(key):
+        image = read_cached(key)
+        if image is None:
+            _logger.info("compiling the kernels for %s with %s, once per machine", arch, copy.path)
+            image = compile_kernels(copy.path, arch).image
+            write_cached(key, image)
     return image
 
 

@@ -86,9 +86,9 @@ def nccl_must_block() -> bool:
     return os.environ.get("NCCL_COMM_BLOCKING", "").strip() == "1"
 
 
-def cuda_library() -> str:
-    """Returns what `RESHARD_CUDA_LIBRARY` names, else the name of the driver."""
-    return os.environ.get(_CUDA_LIBRARY) or "libcuda.so.1"
+def cuda_library() -> str | None:
+    """Returns what `RESHARD_CUDA_LIBRARY` names; None where it is not set or empty."""
+    return os.environ.get(_CUDA_LIBRARY) or None
 
 
 def nvrtc_library() -> str | None:

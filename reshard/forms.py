@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from reshard.errors import LayoutError
 from reshard.tensor_spec import Padding, Part, PartsLike, read_parts
 
-__all__ = ["Forms", "Paddings", "check_names", "padding_of", "parts_of"]
+__all__ = [
+    "Forms",
+    "Paddings",
+    "check_config",
+    "check_forms",
+    "check_names",
+    "padding_of",
+    "parts_of",
+]
 
 Forms = Callable[[str, tuple[int, ...]], PartsLike | None] | Mapping[str, PartsLike | None]
 """Stored name and global stored shape -> the canonical tensors in it; None: stored as it is.
@@ -44,6 +53,55 @@ def parts_of(forms: Forms | None, name: str, shape: tuple[int, ...]) -> tuple[Pa
             "that is stored as it is."
         )
     return parts
+
+
+def check_forms(forms: object, names: Collection[str]) -> None:
+    """Refuses forms that can say nothing of a tensor, and those of tensors that are not there.
+
+    Raises:
+        LayoutError: saying what was given instead.
+    """
+    if forms is None:
+        return
+    remedy = (
+        "Give a mapping from stored names, or a function of a stored name and its shape, such as "
+        "reshard_torch.models.transformers_qwen3(model.config)."
+    )
+    if isinstance(forms, Mapping):
+        check_names("forms", forms, names)
+        return
+    if not callable(forms):
+        raise LayoutError(f"forms={forms!r:.80} is neither a mapping nor a function. {remedy}")
+    try:
+        inspect.signature(forms).bind("name", ())
+    except TypeError as error:
+        name = getattr(forms, "__name__", repr(forms))
+        raise LayoutError(
+            f"forms={name} cannot be called with a name and a shape: {error}. {remedy}"
+        ) from error
+    except ValueError:
+        return  # a function of C, which does not say
+
+
+def check_config(function: str, config: object, attributes: Sequence[str], wanted: str) -> None:
+    """Refuses a configuration of another kind than that of a ready-made model.
+
+    Args:
+        function: that was called.
+        config: what it was given.
+        attributes: that are read.
+        wanted: what it should have been given.
+
+    Raises:
+        LayoutError: naming what is not there.
+    """
+    missing = [name for name in attributes if not hasattr(config, name)]
+    if missing:
+        kind = type(config)
+        raise LayoutError(
+            f"{function}: a {kind.__module__}.{kind.__qualname__} has no "
+            f"{' and no '.join(missing)}. Give {wanted}."
+        )
 
 
 def padding_of(paddings: Paddings, name: str) -> Padding:

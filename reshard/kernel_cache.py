@@ -6,20 +6,26 @@ is what was stored under its key; anything else is as good as no file.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import logging
 import os
 import stat
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from reshard.environment import cache_folder
 
-__all__ = ["cache_key", "read_cached", "write_cached"]
+__all__ = ["cache_key", "one_at_a_time", "read_cached", "write_cached"]
 
 _logger = logging.getLogger("reshard")
 # Changes with the format of the files.
 _HEADER = b"reshard kernels 1\n"
+_WAIT_S = 120.0  # for another process that compiles; a stopped one must not hold up all
+_POLL_S = 0.05
 
 
 def cache_key(*parts: str) -> str:
@@ -52,6 +58,43 @@ def read_cached(key: str) -> bytes | None:
     return image
 
 
+@contextmanager
+def one_at_a_time(key: str) -> Iterator[None]:
+    """Keeps other processes of this machine from making the same meanwhile, where that is possible.
+
+    Whoever waited looks again, as another process may have stored it. The wait has a limit, after
+    which this process goes on without the others.
+    """
+    path = _path(key)
+    try:
+        if path is None:
+            raise FileNotFoundError
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(
+            path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
+    except OSError:
+        yield  # nothing can be kept, as `write_cached` says
+        return
+    try:
+        _lock(descriptor)
+        yield
+    finally:
+        os.close(descriptor)  # which gives the lock back, as the end of the process does
+
+
+def _lock(descriptor: int) -> None:
+    until = time.monotonic() + _WAIT_S
+    while time.monotonic() < until:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_POLL_S)
+        else:
+            return
+    _logger.warning("another process has compiled kernels for %.0f s; not waited for.", _WAIT_S)
+
+
 def write_cached(key: str, image: bytes) -> None:
     """Stores an image; a reader sees all of it or nothing. Where that fails, the log says so."""
     path = _path(key)
@@ -69,7 +112,11 @@ def write_cached(key: str, image: bytes) -> None:
             Path(name).unlink(missing_ok=True)
             raise
     except OSError as error:
-        _logger.info("compiled kernels are not kept for the next process: %s", error)
+        _logger.warning(
+            "compiled kernels cannot be kept, so each process compiles them anew, for 5 to 20 s: "
+            "%s. Have RESHARD_CACHE_DIR name a folder that can be written.",
+            error,
+        )
 
 
 def _path(key: str) -> Path | None:

@@ -9,7 +9,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-__all__ = ["LibraryFile", "Origin", "files_in_wheels", "files_of_system", "loaded_files"]
+__all__ = [
+    "LibraryFile",
+    "Origin",
+    "cuda_version_text",
+    "files_in_wheels",
+    "files_of_system",
+    "loaded_files",
+]
 
 Origin = Literal["named", "loaded", "wheel", "system"]
 """How a file was found: named by an environment variable, open in this process already, in an
@@ -26,6 +33,11 @@ class LibraryFile(NamedTuple):
 
     path: str
     origin: Origin
+
+
+def cuda_version_text(version: int) -> str:
+    """Returns "12.8" for 12080, as CUDA counts."""
+    return f"{version // 1000}.{version % 1000 // 10}"
 
 
 def loaded_files(stem: str) -> list[str]:

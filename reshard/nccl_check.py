@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from reshard.environment import nccl_library, nccl_must_block
 from reshard.errors import UnsupportedError
+from reshard.library_files import cuda_version_text
 from reshard.nccl_choice import NcclOffer, nccl_version_text
 from reshard.nccl_copies import (
     MIN_NCCL_VERSION,
@@ -73,7 +74,7 @@ def _no_copy(driver_version: int | None) -> str:
     others = [copy.path for copy in copies if copy.path not in new]
     problems = []
     if new and driver_version is not None:
-        version = f"{driver_version // 1000}.{driver_version % 1000 // 10}"
+        version = cuda_version_text(driver_version)
         problems.append(f"{', '.join(new)} needs a later driver than this one of CUDA {version}")
     if others:
         oldest = nccl_version_text(MIN_NCCL_VERSION)

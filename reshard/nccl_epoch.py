@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from reshard.contribution import Contribution, Roster, choose_epoch_nccl
-from reshard.device_kernels import kernel_image
+from reshard.device_kernels import kernel_images
 from reshard.epoch_transport import closed_on_error, compare_plans, connect_all, time_left
 from reshard.errors import LayoutError, UnsupportedError
 from reshard.exchange import Exchange
@@ -136,7 +136,7 @@ class NcclEpoch:
 
         nccl = None if self._copy is None else open_offer(self._copy)
         cuda = None if nccl is None else CudaLibrary()
-        images = {} if cuda is None else self._images(cuda)
+        images = {} if cuda is None else kernel_images(cuda, self._devices.values())
         is_first = nccl is not None and self._members[0] in self._devices
         word = _WITH_KERNELS if None not in images.values() else _WITHOUT_KERNELS
         word += nccl.make_id() if nccl is not None and is_first else b""
@@ -160,15 +160,9 @@ class NcclEpoch:
             raise UnsupportedError(
                 f"{self._roster.names[self._without_kernels[0]]}: to add up fingerprints on GPUs "
                 "takes compiled kernels, and there is no NVRTC that its driver takes. Install "
-                "nvidia-cuda-nvrtc-cu12 there, or refit without verification."
+                "nvidia-cuda-nvrtc-cu12 (nvidia-cuda-nvrtc with CUDA 13) there, or refit without "
+                "verification."
             )
-
-    def _images(self, cuda: CudaLibrary) -> dict[int, bytes | None]:
-        """Returns the kernels for each GPU of this process; None where they cannot be compiled."""
-        return {
-            device: kernel_image(cuda.architecture(device), driver_version=cuda.version)
-            for device in sorted(set(self._devices.values()))
-        }
 
     def _open(
         self,

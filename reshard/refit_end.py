@@ -15,6 +15,7 @@ from reshard.beginning import Beginning, place_members, problem_among
 from reshard.buffers import Buffer, BufferChecks, BufferKey, BufferSnapshot
 from reshard.contribution import decode_all, make_contribution
 from reshard.control_messages import Role
+from reshard.device_kernels import prepare_kernels
 from reshard.end_arguments import MAX_STAGING_BYTES, read_flag, read_streams
 from reshard.environment import configure_logging
 from reshard.epoch_exchange import check_timeout
@@ -274,6 +275,9 @@ class RefitEnd:
             streams = read_streams(streams, self._ranks)
         start = time.perf_counter()
         problem_here = self._problem_of(buffers)  # drops a session whose memory is elsewhere now
+        if self._session is None and self._transport != "shm":
+            with self.telling_others():
+                prepare_kernels(self._devices.values())  # for seconds, before anybody's limit runs
         own = Beginning(is_verified, self._session is None, problem_here, limit)
         exchange: EpochExchange | None = None
         try:

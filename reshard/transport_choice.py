@@ -47,7 +47,7 @@ def check_transport(given: object) -> Transport:
     """
     if isinstance(given, str) and given in _TRANSPORTS:
         return cast(Transport, given)
-    hint = did_you_mean(given, _TRANSPORTS) if isinstance(given, str) else ""
+    hint = did_you_mean(given.lower(), _TRANSPORTS) if isinstance(given, str) else ""
     listed = ", ".join(map(repr, _TRANSPORTS))
     raise LayoutError(f"transport={given!r} is none of {listed}.{hint}")
 

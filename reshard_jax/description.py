@@ -14,6 +14,7 @@ from reshard import (
     Paddings,
     TensorSpec,
     UnsupportedError,
+    check_forms,
     check_names,
     padding_of,
     parts_of,
@@ -71,7 +72,7 @@ class Description:
         self.ranks = Ranks.of_leaves(tree.values) if ranks is None else ranks
         self._layouts = LayoutTable(self.ranks)
         self._check_seen_by_all()
-        check_names("forms", forms, tree.names)
+        check_forms(forms, tree.names)
         check_names("padding", padding, tree.names)
         self.specs = tuple(self._spec(leaf, forms, padding) for leaf in self.leaves)
 

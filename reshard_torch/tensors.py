@@ -22,6 +22,7 @@ from reshard import (
     Part,
     TensorSpec,
     UnsupportedError,
+    check_forms,
     check_names,
     padding_of,
     parts_of,
@@ -208,7 +209,7 @@ class TensorReader:
         )
 
     def _make_specs(self, metadata: Mapping[str, _Metadata]) -> tuple[TensorSpec, ...]:
-        check_names("forms", self._forms, metadata)
+        check_forms(self._forms, metadata)
         check_names("padding", self._padding, metadata)
         parts: dict[str, tuple[Part, ...]] = {}
         for name, (shape, _, _, first) in metadata.items():

@@ -1,7 +1,7 @@
 """`reshard doctor`: says what is installed, which libraries would be loaded and what works here.
 
-Loads the native library of reshard and nothing of CUDA or a framework. Exit code 1 if that
-library cannot be loaded.
+Loads the native library of reshard, and of NVIDIA's the driver, copies of NCCL, and what variables
+name; no framework. Exit code 1 if reshard itself does not work, or what a variable names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Shows all checks; returns 1 if reshard itself does not work here."""
+    """Shows all checks; returns 1 if one of them is an error."""
     found = checks()
     is_usable = not any(check.status == "error" for check in found)
     if arguments.json:
@@ -33,7 +33,9 @@ def run(arguments: argparse.Namespace) -> int:
         for section, group in groupby(found, key=lambda check: check.section):
             show_lines(section)
             show_facts([(f"  {check.name}", _text(check)) for check in group])
-        show_lines("", "reshard works here" if is_usable else "reshard does not work here")
+        show_lines(
+            "", "reshard works here" if is_usable else "reshard does not work here as it is set up"
+        )
     return 0 if is_usable else 1
 
 

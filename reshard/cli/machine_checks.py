@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Final, Literal
 
 from reshard.device_kernels import find_nvrtc
-from reshard.environment import unknown_variables, without_effect
+from reshard.environment import cuda_library, unknown_variables, without_effect
 from reshard.errors import NativeLibraryError, UnsupportedError
+from reshard.library_files import Origin, cuda_version_text
 from reshard.nccl_choice import nccl_version_text
 from reshard.nccl_copies import NcclCopy, find_nccl, is_too_new, loaded_files, several_loaded
 from reshard.network_cards import find_cards
@@ -28,11 +29,12 @@ __all__ = ["Check", "checks"]
 _PACKAGES: Final = ("cffi", "msgspec", "pyzmq", "rich", "numpy", "ml_dtypes", "torch", "jax")
 _NEEDED: Final = frozenset({"cffi", "msgspec", "pyzmq"})
 _ORIGINS: Final = {
-    "named": "named by RESHARD_NCCL_LIBRARY",
     "loaded": "loaded in this process",
     "wheel": "of an installed wheel",
     "system": "of the system",
 }
+_NCCL_VARIABLE: Final = "RESHARD_NCCL_LIBRARY"
+_NVRTC_VARIABLE: Final = "RESHARD_NVRTC_LIBRARY"
 _SHARED_MEMORY: Final = Path("/dev/shm")
 _PROBE_BYTES: Final = 1 << 20
 
@@ -45,7 +47,8 @@ class Check:
         section: what it is about.
         name: of the fact; stable.
         value: in words.
-        status: `ok`; `missing`, which limits what works; `error`, with which nothing works.
+        status: `ok`; `missing`, which limits what works; `error`, where something does not work
+            that has to, or that was asked for.
     """
 
     section: str
@@ -140,14 +143,24 @@ def _libraries(is_loaded: bool) -> Iterator[Check]:
         if is_loaded:
             yield _nccl(name, copy, driver_version)
         else:
-            yield Check("libraries", name, f"{copy.path}, {_ORIGINS[copy.origin]}", "missing")
-    nvrtc = find_nvrtc()
-    if nvrtc:
-        yield Check("libraries", "libnvrtc", f"{nvrtc[0].path}, {_ORIGINS[nvrtc[0].origin]}")
-    else:
-        what = "found nowhere; GPUs then copy more slowly, and cannot cast or verify"
-        yield Check("libraries", "libnvrtc", what, "missing")
+            value = f"{copy.path}, {_origin(copy.origin, _NCCL_VARIABLE)}"
+            yield Check("libraries", name, value, "missing")
+    yield _nvrtc(is_loaded)
     yield cuda
+
+
+def _origin(origin: Origin, variable: str) -> str:
+    return f"named by {variable}" if origin == "named" else _ORIGINS[origin]
+
+
+def _unusable(name: str, error: UnsupportedError, origin: Origin, variable: str) -> Check:
+    """Returns what is said of a file that does not do; one that was asked for is an error."""
+    if origin != "named":
+        return Check("libraries", name, f"{error} It is {_ORIGINS[origin]}.", "missing")
+    value = (
+        f"{str(error).rstrip('.')}. It is named by {variable}: unset that, or name another file."
+    )
+    return Check("libraries", name, value, "error")
 
 
 def _nccl(name: str, copy: NcclCopy, driver_version: int | None) -> Check:
@@ -159,9 +172,27 @@ def _nccl(name: str, copy: NcclCopy, driver_version: int | None) -> Check:
     try:
         opened = NcclLibrary(copy.path)
     except UnsupportedError as error:
-        return Check("libraries", name, f"{error} It is {_ORIGINS[copy.origin]}.", "missing")
-    value = f"{nccl_version_text(opened.version)} in {opened.path}, {_ORIGINS[copy.origin]}"
+        return _unusable(name, error, copy.origin, _NCCL_VARIABLE)
+    origin = _origin(copy.origin, _NCCL_VARIABLE)
+    value = f"{nccl_version_text(opened.version)} in {opened.path}, {origin}"
     return Check("libraries", name, value)
+
+
+def _nvrtc(is_loaded: bool) -> Check:
+    copies = find_nvrtc()
+    if not copies:
+        what = "found nowhere; GPUs then copy more slowly, and cannot cast or verify"
+        return Check("libraries", "libnvrtc", what, "missing")
+    first = copies[0]
+    value = f"{first.path}, {_origin(first.origin, _NVRTC_VARIABLE)}"
+    if is_loaded and first.origin == "named":  # others are of packages, which know their files
+        from reshard._native_libraries import nvrtc_version
+
+        try:
+            value = f"{cuda_version_text(nvrtc_version(first.path))} in {value}"
+        except UnsupportedError as error:
+            return _unusable("libnvrtc", error, first.origin, _NVRTC_VARIABLE)
+    return Check("libraries", "libnvrtc", value)
 
 
 def _cuda() -> tuple[int | None, Check]:
@@ -171,10 +202,11 @@ def _cuda() -> tuple[int | None, Check]:
     try:
         driver = CudaLibrary()
     except UnsupportedError as error:
-        return None, Check("libraries", "libcuda.so.1", str(error), "missing")
-    version = f"{driver.version // 1000}.{driver.version % 1000 // 10}"
-    value = f"CUDA {version}, {counted(driver.num_devices, 'GPU')}, in {driver.path}"
-    status: Literal["ok", "missing"] = "ok" if driver.num_devices else "missing"
+        status: Literal["ok", "missing", "error"] = "error" if cuda_library() else "missing"
+        return None, Check("libraries", "libcuda.so.1", str(error), status)
+    gpus = counted(driver.num_devices, "GPU")
+    value = f"CUDA {cuda_version_text(driver.version)}, {gpus}, in {driver.path}"
+    status = "ok" if driver.num_devices else "missing"
     return driver.version, Check("libraries", "libcuda.so.1", value, status)
 
 

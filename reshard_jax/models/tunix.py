@@ -32,7 +32,7 @@ from __future__ import annotations
 import re
 from typing import Protocol
 
-from reshard import Form, Forms, LayoutError, Part
+from reshard import Form, Forms, LayoutError, Part, check_config
 
 __all__ = ["tunix_llama3", "tunix_qwen3"]
 
@@ -42,6 +42,8 @@ _TRANSPOSED = Form("inner outer -> outer inner")
 _HEADS_OUT = Form("embed heads head_dim -> (heads head_dim) embed")
 _HEADS_IN = Form("heads head_dim embed -> embed (heads head_dim)")
 
+_QWEN3_FIELDS = ("num_layers", "use_tied_embedding")
+_LLAMA3_FIELDS = ("num_layers", "weight_tying")
 _LAYER = re.compile(r"layers\.(\d+)\.(.+)")
 _PROJECTION = re.compile(r"mlp\.(gate|up|down)_proj")
 
@@ -90,6 +92,7 @@ def tunix_qwen3(config: _Qwen3Config) -> Forms:
     Args:
         config: its `ModelConfig`; `num_layers` and `use_tied_embedding` are read.
     """
+    check_config("tunix_qwen3", config, _QWEN3_FIELDS, "the ModelConfig of tunix.models.qwen3")
     return _forms("tunix_qwen3", config.num_layers, config.use_tied_embedding, _QWEN3_RULES)
 
 
@@ -99,6 +102,7 @@ def tunix_llama3(config: _Llama3Config) -> Forms:
     Args:
         config: its `ModelConfig`; `num_layers` and `weight_tying` are read.
     """
+    check_config("tunix_llama3", config, _LLAMA3_FIELDS, "the ModelConfig of tunix.models.llama3")
     return _forms("tunix_llama3", config.num_layers, config.weight_tying, _LAYER_RULES)
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Protocol
 
-from reshard import Form, LayoutError, Part
+from reshard import Form, LayoutError, Part, check_config
 
 __all__ = ["transformers_llama", "transformers_qwen3", "transformers_qwen3_moe"]
 
@@ -29,14 +29,7 @@ def transformers_llama(config: _Config) -> CanonicalParts:
 
     Source: transformers 5.24, names of `named_parameters()`.
     """
-    is_tied = config.tie_word_embeddings
-
-    def parts(name: str, shape: tuple[int, ...]) -> tuple[Part, ...] | None:
-        if is_tied and name == "model.embed_tokens.weight":
-            return (Part(name, None, ("lm_head.weight",)),)
-        return None
-
-    return parts
+    return _tied_head("transformers_llama", config)
 
 
 def transformers_qwen3(config: _Config) -> CanonicalParts:
@@ -47,7 +40,7 @@ def transformers_qwen3(config: _Config) -> CanonicalParts:
 
     Source: transformers 5.24, names of `named_parameters()`.
     """
-    return transformers_llama(config)
+    return _tied_head("transformers_qwen3", config)
 
 
 def transformers_qwen3_moe(config: _Config) -> CanonicalParts:
@@ -63,13 +56,25 @@ def transformers_qwen3_moe(config: _Config) -> CanonicalParts:
 
     Source: transformers 5.24, `modeling_qwen3_moe.py` and the checkpoint names of the same model.
     """
-    dense = transformers_llama(config)
+    dense = _tied_head("transformers_qwen3_moe", config)
 
     def parts(name: str, shape: tuple[int, ...]) -> tuple[Part, ...] | None:
         match = _EXPERTS.fullmatch(name)
         if match is None:
             return dense(name, shape)
         return _expert_parts(name, match[1], match[2] == "gate_up_proj", shape)
+
+    return parts
+
+
+def _tied_head(function: str, config: _Config) -> CanonicalParts:
+    check_config(function, config, ("tie_word_embeddings",), "the configuration of transformers")
+    is_tied = config.tie_word_embeddings
+
+    def parts(name: str, shape: tuple[int, ...]) -> tuple[Part, ...] | None:
+        if is_tied and name == "model.embed_tokens.weight":
+            return (Part(name, None, ("lm_head.weight",)),)
+        return None
 
     return parts
 

@@ -12,11 +12,15 @@ from helpers.library_doubles import cuda_double, nccl_double
 
 from reshard.cli import machine_checks
 from reshard.cli.machine_checks import Check
+from reshard.errors import UnsupportedError
 from reshard.nccl_copies import NcclCopy
 
 
 def test_sections_and_verdict(capsys, monkeypatch):
-    monkeypatch.setenv("RESHARD_CUDA_LIBRARY", "/nowhere/libcuda.so.1")
+    def no_driver():
+        raise UnsupportedError("there is none")
+
+    monkeypatch.setattr("reshard._native_libraries.CudaLibrary", no_driver)
     done = call(capsys, "doctor")
     assert done.code == 0
     for section in ("python", "reshard", "packages", "libraries", "machine", "transports"):
@@ -42,7 +46,7 @@ def test_a_native_library_that_cannot_be_loaded_is_a_failure(capsys, monkeypatch
     assert done.code == 1
     assert "cannot load [error]" in done.out
     assert "needs the native library" in done.out
-    assert done.out.endswith("reshard does not work here\n")
+    assert done.out.endswith("reshard does not work here as it is set up\n")
 
 
 def test_the_missing_native_library_is_told_from_the_import(monkeypatch):
@@ -136,6 +140,19 @@ def test_a_copy_for_a_later_cuda_than_the_drivers_is_told(tmp_path, monkeypatch)
         "/w/13/libnccl.so.2, of an installed wheel, is for CUDA 13, which this driver does not "
         "support"
     )
+
+
+@pytest.mark.parametrize("library", ["NCCL", "NVRTC", "CUDA"])
+def test_what_a_variable_names_and_does_not_work_is_an_error(capsys, monkeypatch, library):
+    variable = f"RESHARD_{library}_LIBRARY"
+    monkeypatch.setenv(variable, "/nowhere")
+    result = call(capsys, "doctor", "--json")
+    assert result.code == 1
+    (check,) = [c for c in result.document["checks"] if c["status"] == "error"]
+    assert check["section"] == "libraries"
+    assert "/nowhere cannot be loaded" in check["value"]
+    assert variable in check["value"]
+    assert "nset" in check["value"]
 
 
 def test_variables_that_do_nothing_are_told(capsys, monkeypatch):

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,7 @@ def forget(monkeypatch):
 
 
 def cached_file() -> Path:
-    (path,) = Path(os.environ["RESHARD_CACHE_DIR"]).iterdir()
+    (path,) = Path(os.environ["RESHARD_CACHE_DIR"]).glob("*.bin")
     return path
 
 
@@ -169,7 +170,7 @@ def of_another_key(path):
     image = kernel_cache.read_cached(kernel_cache.cache_key("other"))
     assert image is None
     kernel_cache.write_cached(kernel_cache.cache_key("other"), IMAGE)
-    (other,) = (p for p in path.parent.iterdir() if p != path)
+    (other,) = (p for p in path.parent.glob("*.bin") if p != path)
     other.replace(path)
 
 
@@ -206,9 +207,31 @@ def test_a_folder_that_cannot_be_written_does_no_harm(compilations, monkeypatch,
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("RESHARD_CACHE_DIR", str(tmp_path / "file"))
     forget(monkeypatch)
-    with caplog.at_level(logging.INFO, "reshard"):
-        assert device_kernels.kernel_image("sm_90") == IMAGE
-    assert "not kept for the next process" in caplog.text
+    assert device_kernels.kernel_image("sm_90") == IMAGE
+    assert "compiled kernels cannot be kept, so each process compiles them anew" in caplog.text
+    assert "Have RESHARD_CACHE_DIR name a folder that can be written." in caplog.text
+
+
+@pytest.mark.usefixtures("_empty_cache")
+def test_whoever_waited_for_another_process_takes_what_it_made(compilations, monkeypatch):
+    @contextmanager
+    def made_meanwhile(key):
+        kernel_cache.write_cached(key, IMAGE)
+        yield
+
+    monkeypatch.setattr(device_kernels, "one_at_a_time", made_meanwhile)
+    assert device_kernels.kernel_image("sm_90") == IMAGE
+    assert compilations == []
+
+
+@pytest.mark.usefixtures("_empty_cache")
+def test_a_process_that_compiles_for_ever_is_not_waited_for(compilations, monkeypatch, caplog):
+    monkeypatch.setattr(kernel_cache, "_WAIT_S", 0.1)
+    with kernel_cache.one_at_a_time(kernel_cache.cache_key("x")):
+        with kernel_cache.one_at_a_time(kernel_cache.cache_key("y")):
+            assert caplog.messages == []  # another key is nothing to wait for
+        with kernel_cache.one_at_a_time(kernel_cache.cache_key("x")):
+            assert "another process has compiled kernels for 0 s; not waited for." in caplog.text
 
 
 @pytest.mark.usefixtures("_empty_cache")
@@ -241,10 +264,12 @@ def test_a_compiler_of_a_later_cuda_than_the_driver_is_not_used(compilations, ca
 @pytest.mark.processes
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_two_processes_at_once_store_one_good_file(nvrtc, tmp_path):
+def test_of_two_processes_at_once_one_compiles(nvrtc, tmp_path):
     code = (
         "import hashlib\n"
         "from reshard.device_kernels import kernel_image\n"
+        "from reshard.environment import configure_logging\n"
+        "configure_logging()\n"
         "print(hashlib.sha256(kernel_image('sm_90')).hexdigest())"
     )
     environment = {
@@ -258,7 +283,8 @@ def test_two_processes_at_once_store_one_good_file(nvrtc, tmp_path):
     ends = [process.communicate(timeout=300) for process in both]
     assert [process.returncode for process in both] == [0, 0], ends
     assert len({out for out, _ in ends}) == 1
-    assert len(list(tmp_path.iterdir())) == 1
+    assert len(list(tmp_path.glob("*.bin"))) == 1
+    assert sum(err.count("compiling the kernels") for _, err in ends) == 1
     third = subprocess.run([sys.executable, "-c", code], **start, timeout=300, check=True)
     assert third.stdout == ends[0][0]
-    assert "compiled the kernels" not in third.stderr
+    assert "compiling the kernels" not in third.stderr

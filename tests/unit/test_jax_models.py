@@ -196,6 +196,15 @@ def test_a_leaf_without_a_rule_is_refused_by_name(name):
         tunix_qwen3(config_of(True))(name, (4, 4))
 
 
+@pytest.mark.parametrize("family", [tunix_llama3, tunix_qwen3])
+def test_the_engines_configuration_is_refused(family):
+    config = types.SimpleNamespace(num_hidden_layers=2, tie_word_embeddings=True)
+    with pytest.raises(
+        LayoutError, match=rf"{family.__name__}: .* has no num_layers and no .* Give the M"
+    ):
+        family(config)
+
+
 def test_llama_has_no_head_norms_and_no_experts():
     for name in ("layers.0.attn.q_norm.w", "layers.0.mlp.gate_proj", "layers.0.mlp.router.kernel"):
         with pytest.raises(LayoutError, match="tunix_llama3 has no rule"):

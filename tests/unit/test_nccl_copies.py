@@ -305,15 +305,17 @@ def test_two_copies_in_one_process_are_named(tmp_path):
 
 
 @pytest.mark.processes
-def test_showing_versions_opens_nothing(tmp_path):
-    library = nccl_double(tmp_path)
+def test_showing_versions_opens_what_is_named_alone(tmp_path):
+    library = nccl_double(tmp_path, "NCCL_DOUBLE_VERSION=22705")
     maps = "'libnccl' in open('/proc/self/maps').read()"
-    out = run(
-        f"import reshard; reshard.show_versions(); print({maps})",
-        RESHARD_NCCL_LIBRARY=str(library),
-    )
-    assert f"nccl: {library}, not loaded" in out
+    code = f"import reshard; reshard.show_versions(); print({maps})"
+    out = run(code, LD_LIBRARY_PATH=str(library.parent))
     assert out.endswith("False\n")
+    out = run(code, RESHARD_NCCL_LIBRARY=str(library), RESHARD_NVRTC_LIBRARY="/nowhere")
+    assert f"nccl 2.27.5: {library}, named by RESHARD_NCCL_LIBRARY" in out
+    assert "nvrtc unusable (/nowhere cannot be loaded: " in out
+    out = run(code, RESHARD_NCCL_LIBRARY="/nowhere")
+    assert "nccl unusable (/nowhere cannot be loaded: " in out
 
 
 @pytest.mark.processes

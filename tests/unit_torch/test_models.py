@@ -95,3 +95,14 @@ def test_d2_stacked_experts_against_single_ones(is_expert_parallel: bool) -> Non
         for name, whole in (("gate_up_proj", gate_up), ("down_proj", down)):
             full = f"{_EXPERTS}.{name}"
             compare(full, found.local[full], wanted.local[full], whole)
+
+
+@pytest.mark.parametrize(
+    "family",
+    [models.transformers_llama, models.transformers_qwen3, models.transformers_qwen3_moe],
+)
+def test_the_trainers_configuration_is_refused(family) -> None:
+    with pytest.raises(
+        LayoutError, match=f"{family.__name__}: .* has no tie_word_embeddings. Give"
+    ):
+        family(SimpleNamespace(num_layers=2))
