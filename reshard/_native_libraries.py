@@ -15,6 +15,7 @@ __all__ = [
     "CudaLibrary",
     "NcclLibrary",
     "compile_kernels",
+    "count_gpu_leftovers",
     "kernel_source",
     "nvrtc_version",
 ]
@@ -106,6 +107,13 @@ class CudaLibrary:
         name = ffi.new("char[16]")
         check(lib.reshard_cuda_architecture(self.handle, device, name))
         return str(ffi.string(name).decode())
+
+
+def count_gpu_leftovers() -> int:
+    """Frees what failed runs left to GPUs and is idle by now; returns how many are not."""
+    count = ffi.new("int64_t *")
+    check(lib.reshard_gpu_count_leftovers(count))
+    return int(count[0])
 
 
 def kernel_source() -> str:

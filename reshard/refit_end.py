@@ -243,8 +243,8 @@ class RefitEnd:
         self._calls.close(self._interrupt, self._free)
 
     def _free(self) -> None:
+        self._rendezvous.close()  # first: to free may take a moment, and others wait for the word
         self._drop_session()
-        self._rendezvous.close()
 
     def _interrupt(self) -> None:
         """Makes the call that is under way raise; called from the thread that closes."""

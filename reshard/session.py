@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from reshard.buffers import Buffer, BufferKey
+from reshard.busy_memory import free_idle_memory, hold_while_busy
 from reshard.contribution import (
     Contribution,
     Roster,
@@ -147,10 +148,17 @@ class Session:
         Collective: every member.
         """
         deadline = time.monotonic() + timeout_s
-        if verify and self._nccl is not None:
-            self._nccl.check_can_verify()
+        if self._nccl is not None:
+            free_idle_memory()
+            if verify:
+                self._nccl.check_can_verify()
         self._local.bind(src_buffers, dst_buffers, verify=verify)
-        outcome = self._move(exchange, streams, run_id, timeout_s, verify=verify)
+        try:
+            outcome = self._move(exchange, streams, run_id, timeout_s, verify=verify)
+        except BaseException:
+            if self._nccl is not None:
+                hold_while_busy([*src_buffers.values(), *dst_buffers.values()])
+            raise
         moved = time.perf_counter()
         answers = self._done(exchange, msgspec.msgpack.encode(outcome), deadline)
         outcomes = decode_all(answers, Outcome)

@@ -588,20 +588,20 @@ static void *_cffi_types[] = {
 /*  1 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21), // int32_t
 /*  2 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /*  3 */ _CFFI_OP(_CFFI_OP_FUNCTION, 15), // char const *()(reshard_cuda const *)
-/*  4 */ _CFFI_OP(_CFFI_OP_POINTER, 150), // reshard_cuda const *
+/*  4 */ _CFFI_OP(_CFFI_OP_POINTER, 153), // reshard_cuda const *
 /*  5 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /*  6 */ _CFFI_OP(_CFFI_OP_FUNCTION, 15), // char const *()(reshard_kernels const *)
-/*  7 */ _CFFI_OP(_CFFI_OP_POINTER, 151), // reshard_kernels const *
+/*  7 */ _CFFI_OP(_CFFI_OP_POINTER, 154), // reshard_kernels const *
 /*  8 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /*  9 */ _CFFI_OP(_CFFI_OP_FUNCTION, 15), // char const *()(reshard_nccl const *)
-/* 10 */ _CFFI_OP(_CFFI_OP_POINTER, 152), // reshard_nccl const *
+/* 10 */ _CFFI_OP(_CFFI_OP_POINTER, 155), // reshard_nccl const *
 /* 11 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 12 */ _CFFI_OP(_CFFI_OP_FUNCTION, 15), // char const *()(void)
 /* 13 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 14 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(char const *, char const *, reshard_kernels * *)
-/* 15 */ _CFFI_OP(_CFFI_OP_POINTER, 145), // char const *
+/* 15 */ _CFFI_OP(_CFFI_OP_POINTER, 148), // char const *
 /* 16 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
-/* 17 */ _CFFI_OP(_CFFI_OP_POINTER, 137), // reshard_kernels * *
+/* 17 */ _CFFI_OP(_CFFI_OP_POINTER, 140), // reshard_kernels * *
 /* 18 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 19 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(char const *, int32_t *)
 /* 20 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
@@ -609,146 +609,149 @@ static void *_cffi_types[] = {
 /* 22 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 23 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(char const *, reshard_cuda * *)
 /* 24 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
-/* 25 */ _CFFI_OP(_CFFI_OP_POINTER, 134), // reshard_cuda * *
+/* 25 */ _CFFI_OP(_CFFI_OP_POINTER, 137), // reshard_cuda * *
 /* 26 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 27 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(char const *, reshard_nccl * *)
 /* 28 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
-/* 29 */ _CFFI_OP(_CFFI_OP_POINTER, 140), // reshard_nccl * *
+/* 29 */ _CFFI_OP(_CFFI_OP_POINTER, 143), // reshard_nccl * *
 /* 30 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 31 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(int64_t const *, uint64_t, void * const *, uint64_t, uint64_t *, uint64_t)
-/* 32 */ _CFFI_OP(_CFFI_OP_POINTER, 54), // int64_t const *
-/* 33 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
-/* 34 */ _CFFI_OP(_CFFI_OP_POINTER, 74), // void * const *
-/* 35 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 36 */ _CFFI_OP(_CFFI_OP_POINTER, 33), // uint64_t *
-/* 37 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 38 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 39 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *)
-/* 40 */ _CFFI_OP(_CFFI_OP_POINTER, 149), // reshard_communicator *
+/* 31 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(int64_t *)
+/* 32 */ _CFFI_OP(_CFFI_OP_POINTER, 57), // int64_t *
+/* 33 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 34 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(int64_t const *, uint64_t, void * const *, uint64_t, uint64_t *, uint64_t)
+/* 35 */ _CFFI_OP(_CFFI_OP_POINTER, 57), // int64_t const *
+/* 36 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
+/* 37 */ _CFFI_OP(_CFFI_OP_POINTER, 77), // void * const *
+/* 38 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 39 */ _CFFI_OP(_CFFI_OP_POINTER, 36), // uint64_t *
+/* 40 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
 /* 41 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 42 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *, char const *)
-/* 43 */ _CFFI_OP(_CFFI_OP_NOOP, 40),
-/* 44 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
-/* 45 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 46 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *, int64_t const *, uint64_t, void * const *, uint64_t, uint64_t *, uint64_t, int64_t)
-/* 47 */ _CFFI_OP(_CFFI_OP_NOOP, 40),
-/* 48 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
-/* 49 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 50 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
-/* 51 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 52 */ _CFFI_OP(_CFFI_OP_NOOP, 36),
-/* 53 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 54 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
-/* 55 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 56 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *, int64_t, int64_t)
-/* 57 */ _CFFI_OP(_CFFI_OP_NOOP, 40),
-/* 58 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
-/* 59 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
-/* 60 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 61 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_cuda const *)
-/* 62 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
+/* 42 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *)
+/* 43 */ _CFFI_OP(_CFFI_OP_POINTER, 152), // reshard_communicator *
+/* 44 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 45 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *, char const *)
+/* 46 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
+/* 47 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
+/* 48 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 49 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *, int64_t const *, uint64_t, void * const *, uint64_t, uint64_t *, uint64_t, int64_t)
+/* 50 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
+/* 51 */ _CFFI_OP(_CFFI_OP_NOOP, 35),
+/* 52 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 53 */ _CFFI_OP(_CFFI_OP_NOOP, 37),
+/* 54 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 55 */ _CFFI_OP(_CFFI_OP_NOOP, 39),
+/* 56 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 57 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
+/* 58 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 59 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *, int64_t, int64_t)
+/* 60 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
+/* 61 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
+/* 62 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
 /* 63 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 64 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_cuda const *, int32_t, char *)
+/* 64 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_cuda const *)
 /* 65 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
-/* 66 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 67 */ _CFFI_OP(_CFFI_OP_POINTER, 145), // char *
-/* 68 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 69 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_nccl const *)
-/* 70 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
+/* 66 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 67 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_cuda const *, int32_t, char *)
+/* 68 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
+/* 69 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 70 */ _CFFI_OP(_CFFI_OP_POINTER, 148), // char *
 /* 71 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 72 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_nccl const *, void *)
+/* 72 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_nccl const *)
 /* 73 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 74 */ _CFFI_OP(_CFFI_OP_POINTER, 164), // void *
-/* 75 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 76 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_nccl_options const *, reshard_communicator * *)
-/* 77 */ _CFFI_OP(_CFFI_OP_POINTER, 153), // reshard_nccl_options const *
-/* 78 */ _CFFI_OP(_CFFI_OP_POINTER, 40), // reshard_communicator * *
-/* 79 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 80 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, char const *)
-/* 81 */ _CFFI_OP(_CFFI_OP_POINTER, 154), // reshard_program *
-/* 82 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
-/* 83 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 84 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, int64_t, reshard_run_stats *)
-/* 85 */ _CFFI_OP(_CFFI_OP_NOOP, 81),
-/* 86 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
-/* 87 */ _CFFI_OP(_CFFI_OP_POINTER, 159), // reshard_run_stats *
-/* 88 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 89 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, reshard_communicator *, void * const *, uint64_t, reshard_run_options const *)
-/* 90 */ _CFFI_OP(_CFFI_OP_NOOP, 81),
-/* 91 */ _CFFI_OP(_CFFI_OP_NOOP, 40),
-/* 92 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
-/* 93 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 94 */ _CFFI_OP(_CFFI_OP_POINTER, 158), // reshard_run_options const *
-/* 95 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 96 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program const *, int64_t const *, uint64_t, int64_t const *, uint64_t, reshard_rounds_info *)
-/* 97 */ _CFFI_OP(_CFFI_OP_POINTER, 154), // reshard_program const *
-/* 98 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
-/* 99 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 100 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
-/* 101 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 102 */ _CFFI_OP(_CFFI_OP_POINTER, 157), // reshard_rounds_info *
-/* 103 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 104 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program const *, reshard_program_info *)
-/* 105 */ _CFFI_OP(_CFFI_OP_NOOP, 97),
-/* 106 */ _CFFI_OP(_CFFI_OP_POINTER, 155), // reshard_program_info *
-/* 107 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 108 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program_tables const *, reshard_program * *)
-/* 109 */ _CFFI_OP(_CFFI_OP_POINTER, 156), // reshard_program_tables const *
-/* 110 */ _CFFI_OP(_CFFI_OP_POINTER, 81), // reshard_program * *
-/* 111 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 112 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_shm_options const *, reshard_communicator * *)
-/* 113 */ _CFFI_OP(_CFFI_OP_POINTER, 160), // reshard_shm_options const *
-/* 114 */ _CFFI_OP(_CFFI_OP_NOOP, 78),
-/* 115 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 116 */ _CFFI_OP(_CFFI_OP_FUNCTION, 118), // size_t()(size_t *, size_t)
-/* 117 */ _CFFI_OP(_CFFI_OP_POINTER, 118), // size_t *
-/* 118 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28), // size_t
-/* 119 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 120 */ _CFFI_OP(_CFFI_OP_FUNCTION, 33), // uint64_t()(reshard_kernels const *)
-/* 121 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 74 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 75 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_nccl const *, void *)
+/* 76 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
+/* 77 */ _CFFI_OP(_CFFI_OP_POINTER, 167), // void *
+/* 78 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 79 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_nccl_options const *, reshard_communicator * *)
+/* 80 */ _CFFI_OP(_CFFI_OP_POINTER, 156), // reshard_nccl_options const *
+/* 81 */ _CFFI_OP(_CFFI_OP_POINTER, 43), // reshard_communicator * *
+/* 82 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 83 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, char const *)
+/* 84 */ _CFFI_OP(_CFFI_OP_POINTER, 157), // reshard_program *
+/* 85 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
+/* 86 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 87 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, int64_t, reshard_run_stats *)
+/* 88 */ _CFFI_OP(_CFFI_OP_NOOP, 84),
+/* 89 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
+/* 90 */ _CFFI_OP(_CFFI_OP_POINTER, 162), // reshard_run_stats *
+/* 91 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 92 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, reshard_communicator *, void * const *, uint64_t, reshard_run_options const *)
+/* 93 */ _CFFI_OP(_CFFI_OP_NOOP, 84),
+/* 94 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
+/* 95 */ _CFFI_OP(_CFFI_OP_NOOP, 37),
+/* 96 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 97 */ _CFFI_OP(_CFFI_OP_POINTER, 161), // reshard_run_options const *
+/* 98 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 99 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program const *, int64_t const *, uint64_t, int64_t const *, uint64_t, reshard_rounds_info *)
+/* 100 */ _CFFI_OP(_CFFI_OP_POINTER, 157), // reshard_program const *
+/* 101 */ _CFFI_OP(_CFFI_OP_NOOP, 35),
+/* 102 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 103 */ _CFFI_OP(_CFFI_OP_NOOP, 35),
+/* 104 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 105 */ _CFFI_OP(_CFFI_OP_POINTER, 160), // reshard_rounds_info *
+/* 106 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 107 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program const *, reshard_program_info *)
+/* 108 */ _CFFI_OP(_CFFI_OP_NOOP, 100),
+/* 109 */ _CFFI_OP(_CFFI_OP_POINTER, 158), // reshard_program_info *
+/* 110 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 111 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program_tables const *, reshard_program * *)
+/* 112 */ _CFFI_OP(_CFFI_OP_POINTER, 159), // reshard_program_tables const *
+/* 113 */ _CFFI_OP(_CFFI_OP_POINTER, 84), // reshard_program * *
+/* 114 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 115 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_shm_options const *, reshard_communicator * *)
+/* 116 */ _CFFI_OP(_CFFI_OP_POINTER, 163), // reshard_shm_options const *
+/* 117 */ _CFFI_OP(_CFFI_OP_NOOP, 81),
+/* 118 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 119 */ _CFFI_OP(_CFFI_OP_FUNCTION, 121), // size_t()(size_t *, size_t)
+/* 120 */ _CFFI_OP(_CFFI_OP_POINTER, 121), // size_t *
+/* 121 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28), // size_t
 /* 122 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 123 */ _CFFI_OP(_CFFI_OP_FUNCTION, 163), // void const *()(reshard_kernels const *)
+/* 123 */ _CFFI_OP(_CFFI_OP_FUNCTION, 36), // uint64_t()(reshard_kernels const *)
 /* 124 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
 /* 125 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 126 */ _CFFI_OP(_CFFI_OP_FUNCTION, 164), // void()(int64_t *, int64_t *)
-/* 127 */ _CFFI_OP(_CFFI_OP_POINTER, 54), // int64_t *
-/* 128 */ _CFFI_OP(_CFFI_OP_NOOP, 127),
-/* 129 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 130 */ _CFFI_OP(_CFFI_OP_FUNCTION, 164), // void()(reshard_communicator *)
-/* 131 */ _CFFI_OP(_CFFI_OP_NOOP, 40),
+/* 126 */ _CFFI_OP(_CFFI_OP_FUNCTION, 166), // void const *()(reshard_kernels const *)
+/* 127 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 128 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 129 */ _CFFI_OP(_CFFI_OP_FUNCTION, 167), // void()(int64_t *, int64_t *)
+/* 130 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
+/* 131 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
 /* 132 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 133 */ _CFFI_OP(_CFFI_OP_FUNCTION, 164), // void()(reshard_cuda *)
-/* 134 */ _CFFI_OP(_CFFI_OP_POINTER, 150), // reshard_cuda *
+/* 133 */ _CFFI_OP(_CFFI_OP_FUNCTION, 167), // void()(reshard_communicator *)
+/* 134 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
 /* 135 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 136 */ _CFFI_OP(_CFFI_OP_FUNCTION, 164), // void()(reshard_kernels *)
-/* 137 */ _CFFI_OP(_CFFI_OP_POINTER, 151), // reshard_kernels *
+/* 136 */ _CFFI_OP(_CFFI_OP_FUNCTION, 167), // void()(reshard_cuda *)
+/* 137 */ _CFFI_OP(_CFFI_OP_POINTER, 153), // reshard_cuda *
 /* 138 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 139 */ _CFFI_OP(_CFFI_OP_FUNCTION, 164), // void()(reshard_nccl *)
-/* 140 */ _CFFI_OP(_CFFI_OP_POINTER, 152), // reshard_nccl *
+/* 139 */ _CFFI_OP(_CFFI_OP_FUNCTION, 167), // void()(reshard_kernels *)
+/* 140 */ _CFFI_OP(_CFFI_OP_POINTER, 154), // reshard_kernels *
 /* 141 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 142 */ _CFFI_OP(_CFFI_OP_FUNCTION, 164), // void()(reshard_program *)
-/* 143 */ _CFFI_OP(_CFFI_OP_NOOP, 81),
+/* 142 */ _CFFI_OP(_CFFI_OP_FUNCTION, 167), // void()(reshard_nccl *)
+/* 143 */ _CFFI_OP(_CFFI_OP_POINTER, 155), // reshard_nccl *
 /* 144 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 145 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 2), // char
-/* 146 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
-/* 147 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum $2
-/* 148 */ _CFFI_OP(_CFFI_OP_POINTER, 1), // int32_t const *
-/* 149 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // reshard_communicator
-/* 150 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // reshard_cuda
-/* 151 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // reshard_kernels
-/* 152 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // reshard_nccl
-/* 153 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // reshard_nccl_options
-/* 154 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // reshard_program
-/* 155 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 6), // reshard_program_info
-/* 156 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 7), // reshard_program_tables
-/* 157 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 8), // reshard_rounds_info
-/* 158 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 9), // reshard_run_options
-/* 159 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 10), // reshard_run_stats
-/* 160 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 11), // reshard_shm_options
-/* 161 */ _CFFI_OP(_CFFI_OP_POINTER, 33), // uint64_t const *
-/* 162 */ _CFFI_OP(_CFFI_OP_POINTER, 163), // void const * const *
-/* 163 */ _CFFI_OP(_CFFI_OP_POINTER, 164), // void const *
-/* 164 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
+/* 145 */ _CFFI_OP(_CFFI_OP_FUNCTION, 167), // void()(reshard_program *)
+/* 146 */ _CFFI_OP(_CFFI_OP_NOOP, 84),
+/* 147 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 148 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 2), // char
+/* 149 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
+/* 150 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum $2
+/* 151 */ _CFFI_OP(_CFFI_OP_POINTER, 1), // int32_t const *
+/* 152 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // reshard_communicator
+/* 153 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // reshard_cuda
+/* 154 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // reshard_kernels
+/* 155 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // reshard_nccl
+/* 156 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // reshard_nccl_options
+/* 157 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // reshard_program
+/* 158 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 6), // reshard_program_info
+/* 159 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 7), // reshard_program_tables
+/* 160 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 8), // reshard_rounds_info
+/* 161 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 9), // reshard_run_options
+/* 162 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 10), // reshard_run_stats
+/* 163 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 11), // reshard_shm_options
+/* 164 */ _CFFI_OP(_CFFI_OP_POINTER, 36), // uint64_t const *
+/* 165 */ _CFFI_OP(_CFFI_OP_POINTER, 166), // void const * const *
+/* 166 */ _CFFI_OP(_CFFI_OP_POINTER, 167), // void const *
+/* 167 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
 };
 
 static int _cffi_const_RESHARD_STATUS_OK(unsigned long long *o)
@@ -863,10 +866,10 @@ _cffi_f_reshard_abi_sizes(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(117), arg0, (char **)&x0);
+      _cffi_type(120), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(117), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(120), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -911,10 +914,10 @@ _cffi_f_reshard_communicator_abort(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(40), arg0, (char **)&x0);
+      _cffi_type(43), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_communicator *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(40), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(43), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -958,10 +961,10 @@ _cffi_f_reshard_communicator_check_peers(PyObject *self, PyObject *arg0)
   PyObject *pyresult;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(40), arg0, (char **)&x0);
+      _cffi_type(43), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_communicator *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(40), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(43), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1004,10 +1007,10 @@ _cffi_f_reshard_communicator_connect(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(40), arg0, (char **)&x0);
+      _cffi_type(43), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_communicator *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(40), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(43), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1056,19 +1059,19 @@ _cffi_f_reshard_communicator_create_nccl(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(77), arg0, (char **)&x0);
+      _cffi_type(80), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_nccl_options const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(77), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(80), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(78), arg1, (char **)&x1);
+      _cffi_type(81), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (reshard_communicator * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(78), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(81), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1109,19 +1112,19 @@ _cffi_f_reshard_communicator_create_shm(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(113), arg0, (char **)&x0);
+      _cffi_type(116), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_shm_options const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(113), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(116), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(78), arg1, (char **)&x1);
+      _cffi_type(81), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (reshard_communicator * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(78), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(81), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1154,10 +1157,10 @@ _cffi_f_reshard_communicator_destroy(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(40), arg0, (char **)&x0);
+      _cffi_type(43), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_communicator *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(40), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(43), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1210,19 +1213,19 @@ _cffi_f_reshard_communicator_fingerprint(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(40), arg0, (char **)&x0);
+      _cffi_type(43), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_communicator *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(40), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(43), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(32), arg1, (char **)&x1);
+      _cffi_type(35), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(32), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(35), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1232,10 +1235,10 @@ _cffi_f_reshard_communicator_fingerprint(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(34), arg3, (char **)&x3);
+      _cffi_type(37), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (void * const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(34), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(37), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1245,10 +1248,10 @@ _cffi_f_reshard_communicator_fingerprint(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(36), arg5, (char **)&x5);
+      _cffi_type(39), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (uint64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(36), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(39), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1338,10 +1341,10 @@ _cffi_f_reshard_cuda_architecture(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(67), arg2, (char **)&x2);
+      _cffi_type(70), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (char *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(67), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(70), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1374,10 +1377,10 @@ _cffi_f_reshard_cuda_destroy(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(134), arg0, (char **)&x0);
+      _cffi_type(137), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_cuda *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(134), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(137), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1593,10 +1596,10 @@ _cffi_f_reshard_fingerprint(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(32), arg0, (char **)&x0);
+      _cffi_type(35), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(32), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(35), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1606,10 +1609,10 @@ _cffi_f_reshard_fingerprint(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(34), arg2, (char **)&x2);
+      _cffi_type(37), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (void * const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(34), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(37), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1619,10 +1622,10 @@ _cffi_f_reshard_fingerprint(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(36), arg4, (char **)&x4);
+      _cffi_type(39), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (uint64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(36), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(39), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1644,6 +1647,44 @@ _cffi_f_reshard_fingerprint(PyObject *self, PyObject *args)
 }
 #else
 #  define _cffi_f_reshard_fingerprint _cffi_d_reshard_fingerprint
+#endif
+
+static int32_t _cffi_d_reshard_gpu_count_leftovers(int64_t * x0)
+{
+  return reshard_gpu_count_leftovers(x0);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_reshard_gpu_count_leftovers(PyObject *self, PyObject *arg0)
+{
+  int64_t * x0;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(32), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(32), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = reshard_gpu_count_leftovers(x0); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_reshard_gpu_count_leftovers _cffi_d_reshard_gpu_count_leftovers
 #endif
 
 static int32_t _cffi_d_reshard_kernels_compile(char const * x0, char const * x1, reshard_kernels * * x2)
@@ -1723,10 +1764,10 @@ _cffi_f_reshard_kernels_destroy(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(137), arg0, (char **)&x0);
+      _cffi_type(140), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_kernels *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(137), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(140), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1776,7 +1817,7 @@ _cffi_f_reshard_kernels_image(PyObject *self, PyObject *arg0)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(163));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(166));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1931,19 +1972,19 @@ _cffi_f_reshard_last_error_ranks(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(127), arg0, (char **)&x0);
+      _cffi_type(32), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(127), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(32), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(127), arg1, (char **)&x1);
+      _cffi_type(32), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(127), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(32), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1976,10 +2017,10 @@ _cffi_f_reshard_nccl_destroy(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(140), arg0, (char **)&x0);
+      _cffi_type(143), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_nccl *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(140), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(143), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2029,10 +2070,10 @@ _cffi_f_reshard_nccl_make_id(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(74), arg1, (char **)&x1);
+      _cffi_type(77), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (void *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(74), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(77), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2261,28 +2302,28 @@ _cffi_f_reshard_program_begin(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(81), arg0, (char **)&x0);
+      _cffi_type(84), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(81), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(84), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(40), arg1, (char **)&x1);
+      _cffi_type(43), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (reshard_communicator *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(40), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(43), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(34), arg2, (char **)&x2);
+      _cffi_type(37), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (void * const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(34), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(37), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2292,10 +2333,10 @@ _cffi_f_reshard_program_begin(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(94), arg4, (char **)&x4);
+      _cffi_type(97), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (reshard_run_options const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(94), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(97), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2336,10 +2377,10 @@ _cffi_f_reshard_program_cancel(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(81), arg0, (char **)&x0);
+      _cffi_type(84), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(81), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(84), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2389,19 +2430,19 @@ _cffi_f_reshard_program_create(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(109), arg0, (char **)&x0);
+      _cffi_type(112), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program_tables const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(109), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(112), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(110), arg1, (char **)&x1);
+      _cffi_type(113), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (reshard_program * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(110), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(113), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2442,19 +2483,19 @@ _cffi_f_reshard_program_describe(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(97), arg0, (char **)&x0);
+      _cffi_type(100), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(97), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(100), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(106), arg1, (char **)&x1);
+      _cffi_type(109), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (reshard_program_info *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(106), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(109), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2503,19 +2544,19 @@ _cffi_f_reshard_program_describe_rounds(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(97), arg0, (char **)&x0);
+      _cffi_type(100), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(97), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(100), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(32), arg1, (char **)&x1);
+      _cffi_type(35), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(32), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(35), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2525,10 +2566,10 @@ _cffi_f_reshard_program_describe_rounds(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(32), arg3, (char **)&x3);
+      _cffi_type(35), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(32), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(35), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2538,10 +2579,10 @@ _cffi_f_reshard_program_describe_rounds(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(102), arg5, (char **)&x5);
+      _cffi_type(105), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (reshard_rounds_info *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(102), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(105), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2574,10 +2615,10 @@ _cffi_f_reshard_program_destroy(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(81), arg0, (char **)&x0);
+      _cffi_type(84), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(81), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(84), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2620,10 +2661,10 @@ _cffi_f_reshard_program_progress(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(81), arg0, (char **)&x0);
+      _cffi_type(84), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(81), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(84), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2633,10 +2674,10 @@ _cffi_f_reshard_program_progress(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(87), arg2, (char **)&x2);
+      _cffi_type(90), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (reshard_run_stats *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(87), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(90), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2857,43 +2898,44 @@ static const struct _cffi_global_s _cffi_globals[] = {
   { "RESHARD_STATUS_SYSTEM", (void *)_cffi_const_RESHARD_STATUS_SYSTEM, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "RESHARD_STATUS_TIMEOUT", (void *)_cffi_const_RESHARD_STATUS_TIMEOUT, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "RESHARD_STATUS_UNSUPPORTED", (void *)_cffi_const_RESHARD_STATUS_UNSUPPORTED, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
-  { "reshard_abi_sizes", (void *)_cffi_f_reshard_abi_sizes, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 116), (void *)_cffi_d_reshard_abi_sizes },
-  { "reshard_communicator_abort", (void *)_cffi_f_reshard_communicator_abort, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 42), (void *)_cffi_d_reshard_communicator_abort },
-  { "reshard_communicator_check_peers", (void *)_cffi_f_reshard_communicator_check_peers, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 39), (void *)_cffi_d_reshard_communicator_check_peers },
-  { "reshard_communicator_connect", (void *)_cffi_f_reshard_communicator_connect, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 56), (void *)_cffi_d_reshard_communicator_connect },
-  { "reshard_communicator_create_nccl", (void *)_cffi_f_reshard_communicator_create_nccl, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 76), (void *)_cffi_d_reshard_communicator_create_nccl },
-  { "reshard_communicator_create_shm", (void *)_cffi_f_reshard_communicator_create_shm, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 112), (void *)_cffi_d_reshard_communicator_create_shm },
-  { "reshard_communicator_destroy", (void *)_cffi_f_reshard_communicator_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 130), (void *)_cffi_d_reshard_communicator_destroy },
-  { "reshard_communicator_fingerprint", (void *)_cffi_f_reshard_communicator_fingerprint, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 46), (void *)_cffi_d_reshard_communicator_fingerprint },
+  { "reshard_abi_sizes", (void *)_cffi_f_reshard_abi_sizes, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 119), (void *)_cffi_d_reshard_abi_sizes },
+  { "reshard_communicator_abort", (void *)_cffi_f_reshard_communicator_abort, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 45), (void *)_cffi_d_reshard_communicator_abort },
+  { "reshard_communicator_check_peers", (void *)_cffi_f_reshard_communicator_check_peers, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 42), (void *)_cffi_d_reshard_communicator_check_peers },
+  { "reshard_communicator_connect", (void *)_cffi_f_reshard_communicator_connect, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 59), (void *)_cffi_d_reshard_communicator_connect },
+  { "reshard_communicator_create_nccl", (void *)_cffi_f_reshard_communicator_create_nccl, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 79), (void *)_cffi_d_reshard_communicator_create_nccl },
+  { "reshard_communicator_create_shm", (void *)_cffi_f_reshard_communicator_create_shm, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 115), (void *)_cffi_d_reshard_communicator_create_shm },
+  { "reshard_communicator_destroy", (void *)_cffi_f_reshard_communicator_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 133), (void *)_cffi_d_reshard_communicator_destroy },
+  { "reshard_communicator_fingerprint", (void *)_cffi_f_reshard_communicator_fingerprint, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 49), (void *)_cffi_d_reshard_communicator_fingerprint },
   { "reshard_cpu_features", (void *)_cffi_f_reshard_cpu_features, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 12), (void *)_cffi_d_reshard_cpu_features },
-  { "reshard_cuda_architecture", (void *)_cffi_f_reshard_cuda_architecture, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 64), (void *)_cffi_d_reshard_cuda_architecture },
-  { "reshard_cuda_destroy", (void *)_cffi_f_reshard_cuda_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 133), (void *)_cffi_d_reshard_cuda_destroy },
-  { "reshard_cuda_num_devices", (void *)_cffi_f_reshard_cuda_num_devices, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 61), (void *)_cffi_d_reshard_cuda_num_devices },
+  { "reshard_cuda_architecture", (void *)_cffi_f_reshard_cuda_architecture, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 67), (void *)_cffi_d_reshard_cuda_architecture },
+  { "reshard_cuda_destroy", (void *)_cffi_f_reshard_cuda_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 136), (void *)_cffi_d_reshard_cuda_destroy },
+  { "reshard_cuda_num_devices", (void *)_cffi_f_reshard_cuda_num_devices, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 64), (void *)_cffi_d_reshard_cuda_num_devices },
   { "reshard_cuda_open", (void *)_cffi_f_reshard_cuda_open, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 23), (void *)_cffi_d_reshard_cuda_open },
   { "reshard_cuda_path", (void *)_cffi_f_reshard_cuda_path, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 3), (void *)_cffi_d_reshard_cuda_path },
-  { "reshard_cuda_version", (void *)_cffi_f_reshard_cuda_version, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 61), (void *)_cffi_d_reshard_cuda_version },
-  { "reshard_fingerprint", (void *)_cffi_f_reshard_fingerprint, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 31), (void *)_cffi_d_reshard_fingerprint },
+  { "reshard_cuda_version", (void *)_cffi_f_reshard_cuda_version, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 64), (void *)_cffi_d_reshard_cuda_version },
+  { "reshard_fingerprint", (void *)_cffi_f_reshard_fingerprint, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 34), (void *)_cffi_d_reshard_fingerprint },
+  { "reshard_gpu_count_leftovers", (void *)_cffi_f_reshard_gpu_count_leftovers, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 31), (void *)_cffi_d_reshard_gpu_count_leftovers },
   { "reshard_kernels_compile", (void *)_cffi_f_reshard_kernels_compile, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 14), (void *)_cffi_d_reshard_kernels_compile },
-  { "reshard_kernels_destroy", (void *)_cffi_f_reshard_kernels_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 136), (void *)_cffi_d_reshard_kernels_destroy },
-  { "reshard_kernels_image", (void *)_cffi_f_reshard_kernels_image, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 123), (void *)_cffi_d_reshard_kernels_image },
-  { "reshard_kernels_image_size", (void *)_cffi_f_reshard_kernels_image_size, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 120), (void *)_cffi_d_reshard_kernels_image_size },
+  { "reshard_kernels_destroy", (void *)_cffi_f_reshard_kernels_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 139), (void *)_cffi_d_reshard_kernels_destroy },
+  { "reshard_kernels_image", (void *)_cffi_f_reshard_kernels_image, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 126), (void *)_cffi_d_reshard_kernels_image },
+  { "reshard_kernels_image_size", (void *)_cffi_f_reshard_kernels_image_size, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 123), (void *)_cffi_d_reshard_kernels_image_size },
   { "reshard_kernels_log", (void *)_cffi_f_reshard_kernels_log, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 6), (void *)_cffi_d_reshard_kernels_log },
   { "reshard_kernels_source", (void *)_cffi_f_reshard_kernels_source, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 12), (void *)_cffi_d_reshard_kernels_source },
   { "reshard_last_error", (void *)_cffi_f_reshard_last_error, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 12), (void *)_cffi_d_reshard_last_error },
-  { "reshard_last_error_ranks", (void *)_cffi_f_reshard_last_error_ranks, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 126), (void *)_cffi_d_reshard_last_error_ranks },
-  { "reshard_nccl_destroy", (void *)_cffi_f_reshard_nccl_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 139), (void *)_cffi_d_reshard_nccl_destroy },
-  { "reshard_nccl_make_id", (void *)_cffi_f_reshard_nccl_make_id, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 72), (void *)_cffi_d_reshard_nccl_make_id },
+  { "reshard_last_error_ranks", (void *)_cffi_f_reshard_last_error_ranks, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 129), (void *)_cffi_d_reshard_last_error_ranks },
+  { "reshard_nccl_destroy", (void *)_cffi_f_reshard_nccl_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 142), (void *)_cffi_d_reshard_nccl_destroy },
+  { "reshard_nccl_make_id", (void *)_cffi_f_reshard_nccl_make_id, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 75), (void *)_cffi_d_reshard_nccl_make_id },
   { "reshard_nccl_open", (void *)_cffi_f_reshard_nccl_open, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 27), (void *)_cffi_d_reshard_nccl_open },
   { "reshard_nccl_path", (void *)_cffi_f_reshard_nccl_path, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 9), (void *)_cffi_d_reshard_nccl_path },
-  { "reshard_nccl_version", (void *)_cffi_f_reshard_nccl_version, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 69), (void *)_cffi_d_reshard_nccl_version },
+  { "reshard_nccl_version", (void *)_cffi_f_reshard_nccl_version, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 72), (void *)_cffi_d_reshard_nccl_version },
   { "reshard_nvrtc_version", (void *)_cffi_f_reshard_nvrtc_version, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 19), (void *)_cffi_d_reshard_nvrtc_version },
-  { "reshard_program_begin", (void *)_cffi_f_reshard_program_begin, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 89), (void *)_cffi_d_reshard_program_begin },
-  { "reshard_program_cancel", (void *)_cffi_f_reshard_program_cancel, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 80), (void *)_cffi_d_reshard_program_cancel },
-  { "reshard_program_create", (void *)_cffi_f_reshard_program_create, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 108), (void *)_cffi_d_reshard_program_create },
-  { "reshard_program_describe", (void *)_cffi_f_reshard_program_describe, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 104), (void *)_cffi_d_reshard_program_describe },
-  { "reshard_program_describe_rounds", (void *)_cffi_f_reshard_program_describe_rounds, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 96), (void *)_cffi_d_reshard_program_describe_rounds },
-  { "reshard_program_destroy", (void *)_cffi_f_reshard_program_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 142), (void *)_cffi_d_reshard_program_destroy },
-  { "reshard_program_progress", (void *)_cffi_f_reshard_program_progress, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 84), (void *)_cffi_d_reshard_program_progress },
+  { "reshard_program_begin", (void *)_cffi_f_reshard_program_begin, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 92), (void *)_cffi_d_reshard_program_begin },
+  { "reshard_program_cancel", (void *)_cffi_f_reshard_program_cancel, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 83), (void *)_cffi_d_reshard_program_cancel },
+  { "reshard_program_create", (void *)_cffi_f_reshard_program_create, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 111), (void *)_cffi_d_reshard_program_create },
+  { "reshard_program_describe", (void *)_cffi_f_reshard_program_describe, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 107), (void *)_cffi_d_reshard_program_describe },
+  { "reshard_program_describe_rounds", (void *)_cffi_f_reshard_program_describe_rounds, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 99), (void *)_cffi_d_reshard_program_describe_rounds },
+  { "reshard_program_destroy", (void *)_cffi_f_reshard_program_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 145), (void *)_cffi_d_reshard_program_destroy },
+  { "reshard_program_progress", (void *)_cffi_f_reshard_program_progress, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 87), (void *)_cffi_d_reshard_program_progress },
   { "reshard_status_name", (void *)_cffi_f_reshard_status_name, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 0), (void *)_cffi_d_reshard_status_name },
   { "reshard_version", (void *)_cffi_f_reshard_version, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 12), (void *)_cffi_d_reshard_version },
 };
@@ -2901,7 +2943,7 @@ static const struct _cffi_global_s _cffi_globals[] = {
 static const struct _cffi_field_s _cffi_fields[] = {
   { "size", offsetof(reshard_nccl_options, size),
             sizeof(((reshard_nccl_options *)0)->size),
-            _CFFI_OP(_CFFI_OP_NOOP, 33) },
+            _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "nccl", offsetof(reshard_nccl_options, nccl),
             sizeof(((reshard_nccl_options *)0)->nccl),
             _CFFI_OP(_CFFI_OP_NOOP, 10) },
@@ -2910,133 +2952,133 @@ static const struct _cffi_field_s _cffi_fields[] = {
             _CFFI_OP(_CFFI_OP_NOOP, 4) },
   { "id", offsetof(reshard_nccl_options, id),
           sizeof(((reshard_nccl_options *)0)->id),
-          _CFFI_OP(_CFFI_OP_NOOP, 163) },
+          _CFFI_OP(_CFFI_OP_NOOP, 166) },
   { "ranks", offsetof(reshard_nccl_options, ranks),
              sizeof(((reshard_nccl_options *)0)->ranks),
-             _CFFI_OP(_CFFI_OP_NOOP, 32) },
+             _CFFI_OP(_CFFI_OP_NOOP, 35) },
   { "num_ranks", offsetof(reshard_nccl_options, num_ranks),
                  sizeof(((reshard_nccl_options *)0)->num_ranks),
-                 _CFFI_OP(_CFFI_OP_NOOP, 33) },
+                 _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "local_ranks", offsetof(reshard_nccl_options, local_ranks),
                    sizeof(((reshard_nccl_options *)0)->local_ranks),
-                   _CFFI_OP(_CFFI_OP_NOOP, 32) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 35) },
   { "devices", offsetof(reshard_nccl_options, devices),
                sizeof(((reshard_nccl_options *)0)->devices),
-               _CFFI_OP(_CFFI_OP_NOOP, 148) },
+               _CFFI_OP(_CFFI_OP_NOOP, 151) },
   { "images", offsetof(reshard_nccl_options, images),
               sizeof(((reshard_nccl_options *)0)->images),
-              _CFFI_OP(_CFFI_OP_NOOP, 162) },
+              _CFFI_OP(_CFFI_OP_NOOP, 165) },
   { "image_sizes", offsetof(reshard_nccl_options, image_sizes),
                    sizeof(((reshard_nccl_options *)0)->image_sizes),
-                   _CFFI_OP(_CFFI_OP_NOOP, 161) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 164) },
   { "num_local_ranks", offsetof(reshard_nccl_options, num_local_ranks),
                        sizeof(((reshard_nccl_options *)0)->num_local_ranks),
-                       _CFFI_OP(_CFFI_OP_NOOP, 33) },
+                       _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "domains", offsetof(reshard_nccl_options, domains),
                sizeof(((reshard_nccl_options *)0)->domains),
-               _CFFI_OP(_CFFI_OP_NOOP, 32) },
+               _CFFI_OP(_CFFI_OP_NOOP, 35) },
   { "size", offsetof(reshard_program_info, size),
             sizeof(((reshard_program_info *)0)->size),
-            _CFFI_OP(_CFFI_OP_NOOP, 33) },
+            _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "num_streams", offsetof(reshard_program_info, num_streams),
                    sizeof(((reshard_program_info *)0)->num_streams),
-                   _CFFI_OP(_CFFI_OP_NOOP, 54) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 57) },
   { "num_local_streams", offsetof(reshard_program_info, num_local_streams),
                          sizeof(((reshard_program_info *)0)->num_local_streams),
-                         _CFFI_OP(_CFFI_OP_NOOP, 54) },
+                         _CFFI_OP(_CFFI_OP_NOOP, 57) },
   { "num_operations", offsetof(reshard_program_info, num_operations),
                       sizeof(((reshard_program_info *)0)->num_operations),
-                      _CFFI_OP(_CFFI_OP_NOOP, 54) },
+                      _CFFI_OP(_CFFI_OP_NOOP, 57) },
   { "num_chunks", offsetof(reshard_program_info, num_chunks),
                   sizeof(((reshard_program_info *)0)->num_chunks),
-                  _CFFI_OP(_CFFI_OP_NOOP, 54) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 57) },
   { "bytes_to_send", offsetof(reshard_program_info, bytes_to_send),
                      sizeof(((reshard_program_info *)0)->bytes_to_send),
-                     _CFFI_OP(_CFFI_OP_NOOP, 54) },
+                     _CFFI_OP(_CFFI_OP_NOOP, 57) },
   { "bytes_to_receive", offsetof(reshard_program_info, bytes_to_receive),
                         sizeof(((reshard_program_info *)0)->bytes_to_receive),
-                        _CFFI_OP(_CFFI_OP_NOOP, 54) },
+                        _CFFI_OP(_CFFI_OP_NOOP, 57) },
   { "bytes_local", offsetof(reshard_program_info, bytes_local),
                    sizeof(((reshard_program_info *)0)->bytes_local),
-                   _CFFI_OP(_CFFI_OP_NOOP, 54) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 57) },
   { "size", offsetof(reshard_program_tables, size),
             sizeof(((reshard_program_tables *)0)->size),
-            _CFFI_OP(_CFFI_OP_NOOP, 33) },
+            _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "streams", offsetof(reshard_program_tables, streams),
                sizeof(((reshard_program_tables *)0)->streams),
-               _CFFI_OP(_CFFI_OP_NOOP, 32) },
+               _CFFI_OP(_CFFI_OP_NOOP, 35) },
   { "streams_length", offsetof(reshard_program_tables, streams_length),
                       sizeof(((reshard_program_tables *)0)->streams_length),
-                      _CFFI_OP(_CFFI_OP_NOOP, 33) },
+                      _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "operations", offsetof(reshard_program_tables, operations),
                   sizeof(((reshard_program_tables *)0)->operations),
-                  _CFFI_OP(_CFFI_OP_NOOP, 32) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 35) },
   { "operations_length", offsetof(reshard_program_tables, operations_length),
                          sizeof(((reshard_program_tables *)0)->operations_length),
-                         _CFFI_OP(_CFFI_OP_NOOP, 33) },
+                         _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "zeros", offsetof(reshard_program_tables, zeros),
              sizeof(((reshard_program_tables *)0)->zeros),
-             _CFFI_OP(_CFFI_OP_NOOP, 32) },
+             _CFFI_OP(_CFFI_OP_NOOP, 35) },
   { "zeros_length", offsetof(reshard_program_tables, zeros_length),
                     sizeof(((reshard_program_tables *)0)->zeros_length),
-                    _CFFI_OP(_CFFI_OP_NOOP, 33) },
+                    _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "extents", offsetof(reshard_program_tables, extents),
                sizeof(((reshard_program_tables *)0)->extents),
-               _CFFI_OP(_CFFI_OP_NOOP, 32) },
+               _CFFI_OP(_CFFI_OP_NOOP, 35) },
   { "extents_length", offsetof(reshard_program_tables, extents_length),
                       sizeof(((reshard_program_tables *)0)->extents_length),
-                      _CFFI_OP(_CFFI_OP_NOOP, 33) },
+                      _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "num_buffers", offsetof(reshard_program_tables, num_buffers),
                    sizeof(((reshard_program_tables *)0)->num_buffers),
-                   _CFFI_OP(_CFFI_OP_NOOP, 54) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 57) },
   { "chunk_bytes", offsetof(reshard_program_tables, chunk_bytes),
                    sizeof(((reshard_program_tables *)0)->chunk_bytes),
-                   _CFFI_OP(_CFFI_OP_NOOP, 54) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 57) },
   { "hops", offsetof(reshard_program_tables, hops),
             sizeof(((reshard_program_tables *)0)->hops),
-            _CFFI_OP(_CFFI_OP_NOOP, 32) },
+            _CFFI_OP(_CFFI_OP_NOOP, 35) },
   { "hops_length", offsetof(reshard_program_tables, hops_length),
                    sizeof(((reshard_program_tables *)0)->hops_length),
-                   _CFFI_OP(_CFFI_OP_NOOP, 33) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "spans", offsetof(reshard_program_tables, spans),
              sizeof(((reshard_program_tables *)0)->spans),
-             _CFFI_OP(_CFFI_OP_NOOP, 32) },
+             _CFFI_OP(_CFFI_OP_NOOP, 35) },
   { "spans_length", offsetof(reshard_program_tables, spans_length),
                     sizeof(((reshard_program_tables *)0)->spans_length),
-                    _CFFI_OP(_CFFI_OP_NOOP, 33) },
+                    _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "num_rounds", offsetof(reshard_program_tables, num_rounds),
                   sizeof(((reshard_program_tables *)0)->num_rounds),
-                  _CFFI_OP(_CFFI_OP_NOOP, 54) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 57) },
   { "num_groups", offsetof(reshard_program_tables, num_groups),
                   sizeof(((reshard_program_tables *)0)->num_groups),
-                  _CFFI_OP(_CFFI_OP_NOOP, 54) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 57) },
   { "messages_per_pair", offsetof(reshard_program_tables, messages_per_pair),
                          sizeof(((reshard_program_tables *)0)->messages_per_pair),
-                         _CFFI_OP(_CFFI_OP_NOOP, 54) },
+                         _CFFI_OP(_CFFI_OP_NOOP, 57) },
   { "size", offsetof(reshard_rounds_info, size),
             sizeof(((reshard_rounds_info *)0)->size),
-            _CFFI_OP(_CFFI_OP_NOOP, 33) },
+            _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "staging_bytes", offsetof(reshard_rounds_info, staging_bytes),
                      sizeof(((reshard_rounds_info *)0)->staging_bytes),
-                     _CFFI_OP(_CFFI_OP_NOOP, 54) },
+                     _CFFI_OP(_CFFI_OP_NOOP, 57) },
   { "num_slots", offsetof(reshard_rounds_info, num_slots),
                  sizeof(((reshard_rounds_info *)0)->num_slots),
-                 _CFFI_OP(_CFFI_OP_NOOP, 54) },
+                 _CFFI_OP(_CFFI_OP_NOOP, 57) },
   { "num_messages", offsetof(reshard_rounds_info, num_messages),
                     sizeof(((reshard_rounds_info *)0)->num_messages),
-                    _CFFI_OP(_CFFI_OP_NOOP, 54) },
+                    _CFFI_OP(_CFFI_OP_NOOP, 57) },
   { "largest_group", offsetof(reshard_rounds_info, largest_group),
                      sizeof(((reshard_rounds_info *)0)->largest_group),
-                     _CFFI_OP(_CFFI_OP_NOOP, 54) },
+                     _CFFI_OP(_CFFI_OP_NOOP, 57) },
   { "size", offsetof(reshard_run_options, size),
             sizeof(((reshard_run_options *)0)->size),
-            _CFFI_OP(_CFFI_OP_NOOP, 33) },
+            _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "run_id", offsetof(reshard_run_options, run_id),
               sizeof(((reshard_run_options *)0)->run_id),
-              _CFFI_OP(_CFFI_OP_NOOP, 33) },
+              _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "timeout_ns", offsetof(reshard_run_options, timeout_ns),
                   sizeof(((reshard_run_options *)0)->timeout_ns),
-                  _CFFI_OP(_CFFI_OP_NOOP, 54) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 57) },
   { "num_threads", offsetof(reshard_run_options, num_threads),
                    sizeof(((reshard_run_options *)0)->num_threads),
                    _CFFI_OP(_CFFI_OP_NOOP, 1) },
@@ -3045,43 +3087,43 @@ static const struct _cffi_field_s _cffi_fields[] = {
                 _CFFI_OP(_CFFI_OP_NOOP, 1) },
   { "streams", offsetof(reshard_run_options, streams),
                sizeof(((reshard_run_options *)0)->streams),
-               _CFFI_OP(_CFFI_OP_NOOP, 161) },
+               _CFFI_OP(_CFFI_OP_NOOP, 164) },
   { "num_streams", offsetof(reshard_run_options, num_streams),
                    sizeof(((reshard_run_options *)0)->num_streams),
-                   _CFFI_OP(_CFFI_OP_NOOP, 33) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "size", offsetof(reshard_run_stats, size),
             sizeof(((reshard_run_stats *)0)->size),
-            _CFFI_OP(_CFFI_OP_NOOP, 33) },
+            _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "bytes_sent", offsetof(reshard_run_stats, bytes_sent),
                   sizeof(((reshard_run_stats *)0)->bytes_sent),
-                  _CFFI_OP(_CFFI_OP_NOOP, 54) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 57) },
   { "bytes_received", offsetof(reshard_run_stats, bytes_received),
                       sizeof(((reshard_run_stats *)0)->bytes_received),
-                      _CFFI_OP(_CFFI_OP_NOOP, 54) },
+                      _CFFI_OP(_CFFI_OP_NOOP, 57) },
   { "bytes_local", offsetof(reshard_run_stats, bytes_local),
                    sizeof(((reshard_run_stats *)0)->bytes_local),
-                   _CFFI_OP(_CFFI_OP_NOOP, 54) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 57) },
   { "chunks", offsetof(reshard_run_stats, chunks),
               sizeof(((reshard_run_stats *)0)->chunks),
-              _CFFI_OP(_CFFI_OP_NOOP, 54) },
+              _CFFI_OP(_CFFI_OP_NOOP, 57) },
   { "ns_pack", offsetof(reshard_run_stats, ns_pack),
                sizeof(((reshard_run_stats *)0)->ns_pack),
-               _CFFI_OP(_CFFI_OP_NOOP, 54) },
+               _CFFI_OP(_CFFI_OP_NOOP, 57) },
   { "ns_unpack", offsetof(reshard_run_stats, ns_unpack),
                  sizeof(((reshard_run_stats *)0)->ns_unpack),
-                 _CFFI_OP(_CFFI_OP_NOOP, 54) },
+                 _CFFI_OP(_CFFI_OP_NOOP, 57) },
   { "ns_wait", offsetof(reshard_run_stats, ns_wait),
                sizeof(((reshard_run_stats *)0)->ns_wait),
-               _CFFI_OP(_CFFI_OP_NOOP, 54) },
+               _CFFI_OP(_CFFI_OP_NOOP, 57) },
   { "ns_total", offsetof(reshard_run_stats, ns_total),
                 sizeof(((reshard_run_stats *)0)->ns_total),
-                _CFFI_OP(_CFFI_OP_NOOP, 54) },
+                _CFFI_OP(_CFFI_OP_NOOP, 57) },
   { "peak_staging_bytes", offsetof(reshard_run_stats, peak_staging_bytes),
                           sizeof(((reshard_run_stats *)0)->peak_staging_bytes),
-                          _CFFI_OP(_CFFI_OP_NOOP, 54) },
+                          _CFFI_OP(_CFFI_OP_NOOP, 57) },
   { "size", offsetof(reshard_shm_options, size),
             sizeof(((reshard_shm_options *)0)->size),
-            _CFFI_OP(_CFFI_OP_NOOP, 33) },
+            _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "session_key", offsetof(reshard_shm_options, session_key),
                    sizeof(((reshard_shm_options *)0)->session_key),
                    _CFFI_OP(_CFFI_OP_NOOP, 15) },
@@ -3090,7 +3132,7 @@ static const struct _cffi_field_s _cffi_fields[] = {
              _CFFI_OP(_CFFI_OP_NOOP, 15) },
   { "token_length", offsetof(reshard_shm_options, token_length),
                     sizeof(((reshard_shm_options *)0)->token_length),
-                    _CFFI_OP(_CFFI_OP_NOOP, 33) },
+                    _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "process", offsetof(reshard_shm_options, process),
                sizeof(((reshard_shm_options *)0)->process),
                _CFFI_OP(_CFFI_OP_NOOP, 1) },
@@ -3099,25 +3141,25 @@ static const struct _cffi_field_s _cffi_fields[] = {
                      _CFFI_OP(_CFFI_OP_NOOP, 1) },
   { "rank_to_process", offsetof(reshard_shm_options, rank_to_process),
                        sizeof(((reshard_shm_options *)0)->rank_to_process),
-                       _CFFI_OP(_CFFI_OP_NOOP, 148) },
+                       _CFFI_OP(_CFFI_OP_NOOP, 151) },
   { "num_ranks", offsetof(reshard_shm_options, num_ranks),
                  sizeof(((reshard_shm_options *)0)->num_ranks),
-                 _CFFI_OP(_CFFI_OP_NOOP, 33) },
+                 _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "send_peers", offsetof(reshard_shm_options, send_peers),
                   sizeof(((reshard_shm_options *)0)->send_peers),
-                  _CFFI_OP(_CFFI_OP_NOOP, 148) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 151) },
   { "num_send_peers", offsetof(reshard_shm_options, num_send_peers),
                       sizeof(((reshard_shm_options *)0)->num_send_peers),
-                      _CFFI_OP(_CFFI_OP_NOOP, 33) },
+                      _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "receive_peers", offsetof(reshard_shm_options, receive_peers),
                      sizeof(((reshard_shm_options *)0)->receive_peers),
-                     _CFFI_OP(_CFFI_OP_NOOP, 148) },
+                     _CFFI_OP(_CFFI_OP_NOOP, 151) },
   { "num_receive_peers", offsetof(reshard_shm_options, num_receive_peers),
                          sizeof(((reshard_shm_options *)0)->num_receive_peers),
-                         _CFFI_OP(_CFFI_OP_NOOP, 33) },
+                         _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "slot_bytes", offsetof(reshard_shm_options, slot_bytes),
                   sizeof(((reshard_shm_options *)0)->slot_bytes),
-                  _CFFI_OP(_CFFI_OP_NOOP, 54) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 57) },
   { "slots_per_ring", offsetof(reshard_shm_options, slots_per_ring),
                       sizeof(((reshard_shm_options *)0)->slots_per_ring),
                       _CFFI_OP(_CFFI_OP_NOOP, 1) },
@@ -3127,54 +3169,54 @@ static const struct _cffi_field_s _cffi_fields[] = {
 };
 
 static const struct _cffi_struct_union_s _cffi_struct_unions[] = {
-  { "reshard_communicator", 149, _CFFI_F_OPAQUE,
+  { "reshard_communicator", 152, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "reshard_cuda", 150, _CFFI_F_OPAQUE,
+  { "reshard_cuda", 153, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "reshard_kernels", 151, _CFFI_F_OPAQUE,
+  { "reshard_kernels", 154, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "reshard_nccl", 152, _CFFI_F_OPAQUE,
+  { "reshard_nccl", 155, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "reshard_nccl_options", 153, _CFFI_F_CHECK_FIELDS,
+  { "reshard_nccl_options", 156, _CFFI_F_CHECK_FIELDS,
     sizeof(reshard_nccl_options), offsetof(struct _cffi_align__reshard_nccl_options, y), 0, 12 },
-  { "reshard_program", 154, _CFFI_F_OPAQUE,
+  { "reshard_program", 157, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "reshard_program_info", 155, _CFFI_F_CHECK_FIELDS,
+  { "reshard_program_info", 158, _CFFI_F_CHECK_FIELDS,
     sizeof(reshard_program_info), offsetof(struct _cffi_align__reshard_program_info, y), 12, 8 },
-  { "reshard_program_tables", 156, _CFFI_F_CHECK_FIELDS,
+  { "reshard_program_tables", 159, _CFFI_F_CHECK_FIELDS,
     sizeof(reshard_program_tables), offsetof(struct _cffi_align__reshard_program_tables, y), 20, 18 },
-  { "reshard_rounds_info", 157, _CFFI_F_CHECK_FIELDS,
+  { "reshard_rounds_info", 160, _CFFI_F_CHECK_FIELDS,
     sizeof(reshard_rounds_info), offsetof(struct _cffi_align__reshard_rounds_info, y), 38, 5 },
-  { "reshard_run_options", 158, _CFFI_F_CHECK_FIELDS,
+  { "reshard_run_options", 161, _CFFI_F_CHECK_FIELDS,
     sizeof(reshard_run_options), offsetof(struct _cffi_align__reshard_run_options, y), 43, 7 },
-  { "reshard_run_stats", 159, _CFFI_F_CHECK_FIELDS,
+  { "reshard_run_stats", 162, _CFFI_F_CHECK_FIELDS,
     sizeof(reshard_run_stats), offsetof(struct _cffi_align__reshard_run_stats, y), 50, 10 },
-  { "reshard_shm_options", 160, _CFFI_F_CHECK_FIELDS,
+  { "reshard_shm_options", 163, _CFFI_F_CHECK_FIELDS,
     sizeof(reshard_shm_options), offsetof(struct _cffi_align__reshard_shm_options, y), 60, 15 },
 };
 
 static const struct _cffi_enum_s _cffi_enums[] = {
-  { "$1", 146, _cffi_prim_int(4, 0),
+  { "$1", 149, _cffi_prim_int(4, 0),
     "RESHARD_STATUS_OK,RESHARD_STATUS_INVALID_ARGUMENT,RESHARD_STATUS_UNSUPPORTED,RESHARD_STATUS_OUT_OF_MEMORY,"
     "RESHARD_STATUS_SYSTEM,RESHARD_STATUS_TIMEOUT,RESHARD_STATUS_PEER_LOST,RESHARD_STATUS_ABORTED,RESHARD_STATUS_PROTOCOL,"
     "RESHARD_STATUS_INVALID_STATE,RESHARD_STATUS_IN_PROGRESS,RESHARD_STATUS_INTERNAL" },
-  { "$2", 147, _cffi_prim_int(4, 0),
+  { "$2", 150, _cffi_prim_int(4, 0),
     "RESHARD_NCCL_ID_BYTES" },
 };
 
 static const struct _cffi_typename_s _cffi_typenames[] = {
-  { "reshard_communicator", 149 },
-  { "reshard_cuda", 150 },
-  { "reshard_kernels", 151 },
-  { "reshard_nccl", 152 },
-  { "reshard_nccl_options", 153 },
-  { "reshard_program", 154 },
-  { "reshard_program_info", 155 },
-  { "reshard_program_tables", 156 },
-  { "reshard_rounds_info", 157 },
-  { "reshard_run_options", 158 },
-  { "reshard_run_stats", 159 },
-  { "reshard_shm_options", 160 },
+  { "reshard_communicator", 152 },
+  { "reshard_cuda", 153 },
+  { "reshard_kernels", 154 },
+  { "reshard_nccl", 155 },
+  { "reshard_nccl_options", 156 },
+  { "reshard_program", 157 },
+  { "reshard_program_info", 158 },
+  { "reshard_program_tables", 159 },
+  { "reshard_rounds_info", 160 },
+  { "reshard_run_options", 161 },
+  { "reshard_run_stats", 162 },
+  { "reshard_shm_options", 163 },
   { "reshard_status", 1 },
 };
 
@@ -3185,12 +3227,12 @@ static const struct _cffi_type_context_s _cffi_type_context = {
   _cffi_struct_unions,
   _cffi_enums,
   _cffi_typenames,
-  52,  /* num_globals */
+  53,  /* num_globals */
   12,  /* num_struct_unions */
   2,  /* num_enums */
   13,  /* num_typenames */
   NULL,  /* no includes */
-  165,  /* num_types */
+  168,  /* num_types */
   0,  /* flags */
 };
 

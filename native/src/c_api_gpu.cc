@@ -9,6 +9,7 @@
 
 #include "c_api.h"
 #include "gpu_device.h"
+#include "gpu_leftovers.h"
 #include "round_schedule.h"
 #include "transport/nccl/nccl_transport.h"
 
@@ -174,6 +175,14 @@ reshard_status reshard_communicator_fingerprint(reshard_communicator* communicat
         reshard::read_fingerprint_rows(reshard::as_table(regions, regions_length, "regions"),
                                        buffers, static_cast<std::size_t>(num_buffers), slots),
         buffers, sums, timeout_ns);
+    return RESHARD_STATUS_OK;
+  });
+}
+
+reshard_status reshard_gpu_count_leftovers(int64_t* count) {
+  return guarded([&] {
+    require(count, "count");
+    *count = static_cast<int64_t>(reshard::free_leftovers());
     return RESHARD_STATUS_OK;
   });
 }

@@ -50,11 +50,12 @@ void free_when_idle(std::shared_ptr<void> thing, std::function<bool()> is_idle) 
   free_leftovers();
 }
 
-void free_leftovers() {
+std::size_t free_leftovers() {
   Leftovers& all = leftovers();
   const std::lock_guard<std::mutex> lock(all.mutex);
   const auto is_idle = [](const Leftover& each) { return each.is_idle(); };
   all.kept.erase(std::remove_if(all.kept.begin(), all.kept.end(), is_idle), all.kept.end());
+  return all.kept.size();
 }
 
 }  // namespace reshard

@@ -5,6 +5,7 @@
 #ifndef RESHARD_NATIVE_SRC_GPU_LEFTOVERS_H_
 #define RESHARD_NATIVE_SRC_GPU_LEFTOVERS_H_
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 
@@ -14,8 +15,8 @@ namespace reshard {
 // a later call of either function. Any thread.
 void free_when_idle(std::shared_ptr<void> thing, std::function<bool()> is_idle);
 
-// Frees what was kept and is idle by now. Any thread.
-void free_leftovers();
+// Frees what was kept and is idle by now; returns how many are not. Any thread.
+std::size_t free_leftovers();
 
 }  // namespace reshard
 

@@ -157,12 +157,13 @@ void GpuWorker::add_messages(Channel channel, std::size_t slot, std::int64_t num
   const auto less = [](const MessageGroup& group, std::int64_t n) { return group.number < n; };
   const auto group = std::lower_bound(groups.begin(), groups.end(), number, less);
   if (group == groups.end() || group->number != number) return;
+  const GpuDevice::Scope scope(device());
+  const CudaStream own = streams_[static_cast<int>(role_of(channel))]->next();  // of one launch
   for (const Message& message : group->messages) {
     const CudaAddress base =
         message.place == kStaging ? staging : mover_->address_of(message.place);
     messages.push_back({local_, message.is_send, message.peer,
-                        base + static_cast<CudaAddress>(message.offset), message.nbytes,
-                        stream(role_of(channel))});
+                        base + static_cast<CudaAddress>(message.offset), message.nbytes, own});
   }
 }
 

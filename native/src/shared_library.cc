@@ -3,6 +3,9 @@
 #include <dlfcn.h>
 #include <link.h>
 
+#include <filesystem>
+#include <system_error>
+
 #include "status.h"
 
 namespace reshard {
@@ -15,11 +18,41 @@ constexpr int kDeepBind = 0;
 constexpr int kDeepBind = RTLD_DEEPBIND;
 #endif
 
+// The file whose function of that name the whole process sees; empty: none.
+std::string provider_of(const char* function) {
+  void* address = dlsym(RTLD_DEFAULT, function);
+  Dl_info info{};
+  const bool is_known = address != nullptr && dladdr(address, &info) != 0;
+  return is_known && info.dli_fname != nullptr ? info.dli_fname : "";
+}
+
+bool are_same(const std::string& a, const std::string& b) {
+  std::error_code failure;
+  return std::filesystem::equivalent(a, b, failure);
+}
+
+// How to open a file so that its calls of its own functions stay inside of it. What it gets from
+// the C library then stays there too, so no other allocator may stand before that.
+int flags_apart(const std::string& name, const char* function) {
+  const std::string other = provider_of(function);
+  if (kDeepBind == 0 || other.empty() || are_same(other, name)) return 0;
+  const std::string allocator = provider_of("malloc");
+  if (!are_same(allocator, provider_of("gnu_get_libc_version"))) {
+    throw Error(StatusCode::kUnsupported,
+                text(name, " cannot be opened beside ", other, " while ", allocator,
+                     " is the allocator: memory of one would be freed by the other. Start without "
+                     "LD_PRELOAD, or have all programs use the version of ",
+                     other, "."));
+  }
+  return kDeepBind;
+}
+
 }  // namespace
 
-SharedLibrary::SharedLibrary(const std::string& name, bool is_private)
-    : handle_(dlopen(name.c_str(),
-                     RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE | (is_private ? kDeepBind : 0))) {
+SharedLibrary::SharedLibrary(const std::string& name, const char* function) {
+  const bool is_path = name.find('/') != std::string::npos;
+  const int apart = function != nullptr && is_path ? flags_apart(name, function) : 0;
+  handle_ = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE | apart);
   if (handle_ == nullptr) {
     const char* reason = dlerror();
     throw Error(StatusCode::kUnsupported,

@@ -13,9 +13,9 @@ class SharedLibrary {
  public:
   // Opens a file by its path, or by its name what the process has open already or the loader finds.
   // Throws kUnsupported with the loader's words.
-  //   is_private: its calls of its own functions stay inside of it, whatever other copies of the
-  //   library the process has open.
-  explicit SharedLibrary(const std::string& name, bool is_private = false);
+  //   function: of the library. If the whole process sees that of another file, calls of this one
+  //   would go there, so it is opened such that they stay inside of it.
+  explicit SharedLibrary(const std::string& name, const char* function = nullptr);
 
   // The file that is open.
   const std::string& path() const { return path_; }

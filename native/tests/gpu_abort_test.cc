@@ -228,6 +228,12 @@ TEST(what_the_caller_queues_after_an_error_comes_after_what_was_left) {
   }
 }
 
+std::int64_t count_leftovers() {
+  std::int64_t count = -1;
+  CHECK_EQ(reshard_gpu_count_leftovers(&count), RESHARD_STATUS_OK);
+  return count;
+}
+
 TEST(what_a_stuck_stream_of_the_caller_holds_up_is_freed_when_it_goes_on) {
   for (const bool has_kernels : {false, true}) {
     Team team(has_kernels, false, 1);
@@ -254,12 +260,13 @@ TEST(what_a_stuck_stream_of_the_caller_holds_up_is_freed_when_it_goes_on) {
       }
       team.close();
       CHECK_TRUE(cudaDoubleGet("allocations", 0) > 0);  // still to be written by what is queued
+      CHECK_EQ(count_leftovers(), 1);
       CHECK_EQ(cudaDoubleGet("allocations", 1), 0);
       goes_on = true;
       CHECK_TRUE(stuck.finishes());
       CHECK_EQ(cudaDoubleDrain(5000), 0);
     }
-    free_leftovers();  // as the next run does, of whatever program
+    CHECK_EQ(count_leftovers(), 0);  // frees, as the next run does, of whatever program
     team.check_can_go_on();
   }
 }

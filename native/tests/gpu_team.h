@@ -217,7 +217,8 @@ inline void check_nothing_left() {
 }
 
 inline void inject_nothing() {
-  for (const char* each : {"async_error_group", "hang_group", "hang_init", "fail_init"}) {
+  for (const char* each : {"async_error_group", "hang_group", "hang_init", "fail_init",
+                           "hang_split", "hang_finalize", "abort_ms", "destroy_ms"}) {
     ncclDoubleInject(each, 0);
   }
   ncclDoubleInject("async_error_code", 2);

@@ -41,9 +41,9 @@ def wheel(folder, name="nvidia_nccl_cu12", version="2.32.3"):
     return library
 
 
-def run(code, **environment):
+def run(code, *arguments, **environment):
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", code, *arguments],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
@@ -302,6 +302,52 @@ def test_two_copies_in_one_process_are_named(tmp_path):
     assert f"nccl 2.27.5: {first}, loaded" in lines
     assert f"nccl 2.28.7: {second}, loaded" in lines
     assert any(line.startswith("2 copies of NCCL are loaded in this process: ") for line in lines)
+
+
+BESIDE = """
+import ctypes, sys
+from reshard import UnsupportedError
+from reshard._native_libraries import NcclLibrary
+
+first, second = sys.argv[1:]
+ctypes.CDLL(first, mode=ctypes.RTLD_GLOBAL)  # as torch does
+try:
+    print(NcclLibrary(second).version)
+except UnsupportedError as error:
+    print(error)
+version = ctypes.c_int()
+ctypes.CDLL(second).ncclGetVersion(ctypes.byref(version))
+print(version.value)
+"""
+
+
+@pytest.mark.processes
+def test_a_copy_beside_one_that_all_see_calls_functions_of_its_own(tmp_path):
+    first = nccl_double(tmp_path / "a", "NCCL_DOUBLE_VERSION=22705")
+    second = nccl_double(tmp_path / "b", "NCCL_DOUBLE_VERSION=22807")
+    plainly = BESIDE.replace("print(NcclLibrary(second).version)", "pass")
+    assert run(plainly, str(first), str(second)) == "22705\n"  # it called the first one's
+    assert run(BESIDE, str(first), str(second)).startswith("22807\n")
+    assert run(BESIDE, str(second), str(second)).startswith("22807\n")
+
+
+@pytest.mark.processes
+def test_a_copy_beside_another_is_refused_where_an_allocator_is_preloaded(tmp_path):
+    first, second = nccl_double(tmp_path / "a"), nccl_double(tmp_path / "b")
+    source, allocator = tmp_path / "a.c", tmp_path / "liballocator.so"
+    source.write_text(
+        "#include <stddef.h>\nvoid* __libc_malloc(size_t);\n"
+        "void* malloc(size_t n) { return __libc_malloc(n); }\n"
+    )
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", allocator, source], check=True, timeout=60)
+    said = run(BESIDE, str(first), str(second), LD_PRELOAD=str(allocator))
+    assert said.startswith(
+        f"{second} cannot be opened beside {first} while {allocator} is the alloc"
+    )
+    # Alone, and where all see the same file, nothing has to be kept apart.
+    alone = BESIDE.replace("ctypes.CDLL(first, ", "(lambda *_, **__: None)(first, ")
+    assert run(alone, str(first), str(second), LD_PRELOAD=str(allocator)).startswith("23203\n")
+    assert run(BESIDE, str(first), str(first), LD_PRELOAD=str(allocator)).startswith("23203\n")
 
 
 @pytest.mark.processes

@@ -249,6 +249,10 @@ typedef struct reshard_run_stats {
 RESHARD_API reshard_status reshard_program_create(const reshard_program_tables* tables,
                                                   reshard_program** program);
 
+/* Frees what failed runs left to GPUs and is idle by now, and counts the runs whose rest is not: it
+ * may still read and write their buffers. Any thread. */
+RESHARD_API reshard_status reshard_gpu_count_leftovers(int64_t* count);
+
 /* Frees a program; NULL is allowed. A current run is cancelled first. */
 RESHARD_API void reshard_program_destroy(reshard_program* program);
 

@@ -13,12 +13,16 @@
 /* Refused like all else that needs a GPU on a machine without one. */
 enum { kUnhandledCudaError = 1 };
 
+/* Called by its name, as NCCL calls functions of its own: another copy's may come first. */
+EXPORT int ncclDoubleOwnVersion(void);
+EXPORT int ncclDoubleOwnVersion(void) { return NCCL_DOUBLE_VERSION; }
+
 EXPORT int ncclGetVersion(int* version) {
 #ifdef NCCL_DOUBLE_IS_BROKEN
   (void)version;
   return kUnhandledCudaError;
 #else
-  *version = NCCL_DOUBLE_VERSION;
+  *version = ncclDoubleOwnVersion();
   return 0;
 #endif
 }

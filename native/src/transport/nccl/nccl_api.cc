@@ -4,8 +4,7 @@
 
 namespace reshard {
 // NCCL calls its own functions by name, so that a second copy would call the first one's.
-NcclApi::NcclApi(const std::string& name)
-    : library_(name, /*is_private=*/name.find('/') != std::string::npos) {
+NcclApi::NcclApi(const std::string& name) : library_(name, "ncclGetVersion") {
   const auto set = [this](auto** pointer, const char* symbol, int since) {
     library_.set(pointer, symbol,
                  text("which NCCL has since ", nccl_version_text(since),

@@ -3,62 +3,22 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <future>
 #include <map>
 #include <new>
-#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "clock.h"
-#include "signals_blocked.h"
 #include "status.h"
 
 namespace reshard {
 namespace {
 
-constexpr int kNetwork = static_cast<int>(Channel::kNetwork);
-constexpr int kDomain = static_cast<int>(Channel::kDomain);
-
 // How often a thread that has nothing else to do asks NCCL whether it has got on.
 constexpr std::chrono::microseconds kPollInterval{50};
 
 // The longest wait for peers that do not take part in closing.
-constexpr std::int64_t kCloseNs = 2'000'000'000;
-
-// How long to wait for an abort. NCCL's waits for what its stream waits for, which may be work of
-// the caller that never ends.
-constexpr std::chrono::milliseconds kAbortTime{300};
-
-struct Doomed {
-  NcclComm communicator;
-  std::shared_ptr<const GpuDevice> device;
-};
-
-// Aborts communicators on a thread of their own, and leaves it behind if that takes long.
-void abort_all(const std::shared_ptr<const NcclApi>& api, std::vector<Doomed> doomed) {
-  const auto run = [api, doomed = std::move(doomed)] {
-    for (const Doomed& each : doomed) {
-      const GpuDevice::Scope scope(*each.device, std::nothrow);
-      api->functions().CommAbort(each.communicator);
-    }
-  };
-  std::packaged_task<void()> task(run);
-  const std::future<void> done = task.get_future();
-  std::thread thread;
-  try {
-    const SignalsBlocked blocked;
-    thread = std::thread(std::move(task));
-  } catch (const std::system_error&) {
-    run();
-    return;
-  }
-  if (done.wait_for(kAbortTime) == std::future_status::ready) {
-    thread.join();
-  } else {
-    thread.detach();
-  }
-}
+constexpr std::int64_t kCloseNs = 1'000'000'000;
 
 bool is_fine(int result) { return result == kNcclSuccess || result == kNcclInProgress; }
 
@@ -89,8 +49,9 @@ class CallGroup {
 
 }  // namespace
 
-NcclTransport::NcclTransport(NcclSetup setup) : setup_(std::move(setup)) {
-  for (std::vector<NcclComm>& each : communicators_) each.resize(setup_.ranks.size());
+NcclTransport::NcclTransport(NcclSetup setup)
+    : setup_(std::move(setup)),
+      communicators_(std::make_shared<NcclCommunicators>(setup_.api, setup_.ranks)) {
   std::map<std::int64_t, std::int64_t> sizes;
   for (const std::int64_t domain : setup_.domains) domain_numbers_.push_back(sizes[domain]++);
   for (const std::int64_t domain : setup_.domains) domain_sizes_.push_back(sizes[domain]);
@@ -160,17 +121,17 @@ bool NcclTransport::advance() {
       stage_ = Stage::kJoining;
       return false;
     case Stage::kJoining:
-      if (!are_settled(communicators_[kNetwork], "joining")) return false;
+      if (!are_settled(of(Channel::kNetwork), "joining")) return false;
       if (!setup_.domains.empty()) split();
       stage_ = setup_.domains.empty() ? Stage::kConnected : Stage::kSplitting;
       return is_connected();
     case Stage::kSplitting: {
-      if (!are_settled(communicators_[kNetwork], "joining the domain")) return false;
+      if (!are_settled(of(Channel::kNetwork), "joining the domain")) return false;
       // The new communicators are known when the old ones are settled, and settle by themselves.
       for (std::size_t i = 0; i < setup_.ranks.size(); ++i) {
-        if (has_domain(setup_.ranks[i].rank) && communicators_[kDomain][i] == nullptr) return false;
+        if (has_domain(setup_.ranks[i].rank) && of(Channel::kDomain)[i] == nullptr) return false;
       }
-      if (!are_settled(communicators_[kDomain], "joining the domain")) return false;
+      if (!are_settled(of(Channel::kDomain), "joining the domain")) return false;
       stage_ = Stage::kConnected;
       return true;
     }
@@ -190,7 +151,7 @@ void NcclTransport::join() {
   for (std::size_t i = 0; i < setup_.ranks.size() && is_fine(failure); ++i) {
     const GpuDevice::Scope scope(*setup_.ranks[i].device);
     NcclConfig config;
-    failure = nccl.CommInitRankConfig(&communicators_[kNetwork][i],
+    failure = nccl.CommInitRankConfig(&of(Channel::kNetwork)[i],
                                       static_cast<int>(setup_.members.size()), setup_.id,
                                       number_in(Channel::kNetwork, setup_.ranks[i].rank), &config);
   }
@@ -211,12 +172,12 @@ void NcclTransport::split() {
     const GpuDevice::Scope scope(*setup_.ranks[i].device);
     NcclConfig config;
     failure =
-        nccl.CommSplit(communicators_[kNetwork][i], has_domain(rank) ? domain : kNcclSplitNoColor,
-                       static_cast<int>(place), &communicators_[kDomain][i], &config);
+        nccl.CommSplit(of(Channel::kNetwork)[i], has_domain(rank) ? domain : kNcclSplitNoColor,
+                       static_cast<int>(place), &of(Channel::kDomain)[i], &config);
   }
   const int end = group.end();
-  check_result(communicators_[kNetwork].front(), failure, "joining the domain");
-  check_result(communicators_[kNetwork].front(), end, "joining the domain");
+  check_result(of(Channel::kNetwork).front(), failure, "joining the domain");
+  check_result(of(Channel::kNetwork).front(), end, "joining the domain");
 }
 
 bool NcclTransport::are_settled(const std::vector<NcclComm>& communicators,
@@ -255,7 +216,7 @@ void NcclTransport::check_result(NcclComm communicator, int result, const char* 
 
 void NcclTransport::post(Channel channel, const std::vector<GroupMessage>& messages) {
   const NcclFunctions& nccl = setup_.api->functions();
-  const std::vector<NcclComm>& communicators = communicators_[static_cast<int>(channel)];
+  const std::vector<NcclComm>& communicators = of(channel);
   // NCCL goes back to the device that was current, and would make a context where none was.
   const GpuDevice::Scope scope(*setup_.ranks.front().device);
   CallGroup group(nccl);
@@ -282,13 +243,13 @@ void NcclTransport::post(Channel channel, const std::vector<GroupMessage>& messa
 }
 
 bool NcclTransport::is_posted(Channel channel) {
-  return are_settled(communicators_[static_cast<int>(channel)], "sending and receiving");
+  return are_settled(of(channel), "sending and receiving");
 }
 
 void NcclTransport::check() {
   check_not_aborted();
-  for (const std::vector<NcclComm>& each : communicators_) {
-    are_settled(each, "sending and receiving");
+  for (const Channel channel : {Channel::kNetwork, Channel::kDomain}) {
+    are_settled(of(channel), "sending and receiving");
   }
 }
 
@@ -310,18 +271,12 @@ void NcclTransport::abort(const Error& reason) {
   if (!reason_) reason_ = reason;
 }
 
-void NcclTransport::stop() {
+void NcclTransport::stop() { end(NcclCommunicators::Ending::kAbort); }
+
+void NcclTransport::end(NcclCommunicators::Ending how) {
   stage_ = Stage::kOver;
-  // A split that is under way makes a communicator of the domain known until its parent is aborted.
-  for (std::vector<NcclComm>* each : {&communicators_[kNetwork], &communicators_[kDomain]}) {
-    std::vector<Doomed> doomed;
-    for (std::size_t i = 0; i < each->size(); ++i) {
-      NcclComm& communicator = (*each)[i];
-      if (communicator != nullptr) doomed.push_back({communicator, setup_.ranks[i].device});
-      communicator = nullptr;
-    }
-    if (!doomed.empty()) abort_all(setup_.api, std::move(doomed));
-  }
+  const auto fresh = std::make_shared<NcclCommunicators>(setup_.api, setup_.ranks);
+  NcclCommunicators::end(std::exchange(communicators_, fresh), how);
 }
 
 void NcclTransport::close() {
@@ -330,34 +285,30 @@ void NcclTransport::close() {
     const std::lock_guard<std::mutex> lock(mutex_);
     is_whole = is_whole && !reason_;
   }
-  if (is_whole) {
-    const std::int64_t deadline = monotonic_ns() + kCloseNs;
-    finalize(communicators_[kDomain], deadline);
-    finalize(communicators_[kNetwork], deadline);
-  }
-  stop();
+  const std::int64_t deadline = monotonic_ns() + kCloseNs;
+  is_whole = is_whole && finalize(of(Channel::kDomain), deadline) &&
+             finalize(of(Channel::kNetwork), deadline);
+  end(is_whole ? NcclCommunicators::Ending::kDestroy : NcclCommunicators::Ending::kAbort);
 }
 
-// Destroys communicators whose peers take part; leaves the others to be aborted.
-void NcclTransport::finalize(std::vector<NcclComm>& communicators, std::int64_t deadline_ns) {
+// Has communicators finish what they do; returns whether all of them did.
+bool NcclTransport::finalize(const std::vector<NcclComm>& communicators, std::int64_t deadline_ns) {
   const NcclFunctions& nccl = setup_.api->functions();
   const GpuDevice::Scope scope(*setup_.ranks.front().device, std::nothrow);
   for (const NcclComm communicator : communicators) {
-    if (communicator != nullptr && !is_fine(nccl.CommFinalize(communicator))) return;
+    if (communicator != nullptr && !is_fine(nccl.CommFinalize(communicator))) return false;
   }
-  for (NcclComm& communicator : communicators) {
-    int state = kNcclInProgress;
-    while (communicator != nullptr && state == kNcclInProgress) {
-      if (nccl.CommGetAsyncError(communicator, &state) != kNcclSuccess) return;
-      if (state == kNcclInProgress) {
-        if (monotonic_ns() >= deadline_ns) return;
-        std::this_thread::sleep_for(kPollInterval);
-      }
+  for (const NcclComm communicator : communicators) {
+    int state = communicator == nullptr ? kNcclSuccess : kNcclInProgress;
+    while (state == kNcclInProgress) {
+      if (nccl.CommGetAsyncError(communicator, &state) != kNcclSuccess) return false;
+      if (state != kNcclInProgress) break;
+      if (monotonic_ns() >= deadline_ns) return false;
+      std::this_thread::sleep_for(kPollInterval);
     }
-    if (communicator == nullptr || state != kNcclSuccess) continue;
-    nccl.CommDestroy(communicator);
-    communicator = nullptr;
+    if (state != kNcclSuccess) return false;
   }
+  return true;
 }
 
 }  // namespace reshard

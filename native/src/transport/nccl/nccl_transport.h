@@ -2,7 +2,8 @@
 //
 // Each local rank has one communicator of all ranks, and one of its domain where the plan exchanges
 // inside domains. All of them are non-blocking, so no call waits for a peer and abort is safe from
-// any state. Source: NCCL 2.18 to 2.32, user guide, "Fault Tolerance" and "Group Calls".
+// any state; what ends them may wait, and has a limit (nccl_communicators.h). Source: NCCL 2.18
+// to 2.32, user guide, "Fault Tolerance" and "Group Calls".
 //
 // Threads: one drives it. abort and check_peers may come from any thread: they touch only the
 // reason, which `mutex_` guards; no other lock is taken under it.
@@ -20,6 +21,7 @@
 
 #include "transport/group_transport.h"
 #include "transport/nccl/nccl_api.h"
+#include "transport/nccl/nccl_communicators.h"
 
 namespace reshard {
 
@@ -61,15 +63,17 @@ class NcclTransport final : public GroupTransport {
   void join();
   void split();
   bool advance();
-  void finalize(std::vector<NcclComm>& communicators, std::int64_t deadline_ns);
+  bool finalize(const std::vector<NcclComm>& communicators, std::int64_t deadline_ns);
+  void end(NcclCommunicators::Ending how);
+  std::vector<NcclComm>& of(Channel channel) const { return communicators_->of(channel); }
   void check_result(NcclComm communicator, int result, const char* what) const;
   // Whether all of them have taken over what was called. Throws what broke one.
   bool are_settled(const std::vector<NcclComm>& communicators, const char* what) const;
 
   const NcclSetup setup_;
-  std::vector<std::int64_t> domain_sizes_;             // of the domain of each member
-  std::vector<std::int64_t> domain_numbers_;           // of each member inside its domain
-  std::vector<NcclComm> communicators_[kNumChannels];  // of each local rank; null: none
+  std::vector<std::int64_t> domain_sizes_;    // of the domain of each member
+  std::vector<std::int64_t> domain_numbers_;  // of each member inside its domain
+  std::shared_ptr<NcclCommunicators> communicators_;
   std::atomic<Stage> stage_{Stage::kNew};
   std::int64_t connect_start_ns_ = 0;
   std::mutex mutex_;

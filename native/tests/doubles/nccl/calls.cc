@@ -3,14 +3,17 @@
 #include <functional>
 #include <mutex>
 #include <string>
+#include <thread>
 
 #include "cuda/cuda_double.h"
 #include "nccl/group.h"
+#include "nccl/injections.h"
 #include "nccl/library.h"
 
 using doubles::Comm;
 using doubles::CommPtr;
 using doubles::Group;
+using doubles::injections;
 using doubles::Library;
 using doubles::library;
 using doubles::Meeting;
@@ -188,7 +191,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t handle) {
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t handle) {
-  const std::lock_guard<std::mutex> lock(library().mutex);
+  std::unique_lock<std::mutex> lock(library().mutex);
   const CommPtr comm = find("ncclCommDestroy", handle);
   if (comm == nullptr) return ncclInvalidArgument;
   if (Group::mine().is_open()) {
@@ -199,18 +202,25 @@ ncclResult_t ncclCommDestroy(ncclComm_t handle) {
   }
   library().comms.take(handle);
   comm->abort();
+  if (comm->is_finalized()) injections().count_destroyed();
+  lock.unlock();
+  std::this_thread::sleep_for(injections().destroy_time());
   return ncclSuccess;
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t handle) {
-  const std::lock_guard<std::mutex> lock(library().mutex);
+  std::unique_lock<std::mutex> lock(library().mutex);
   const CommPtr comm = find("ncclCommAbort", handle);
   if (comm == nullptr) return ncclInvalidArgument;
   if (Group::mine().is_open()) {
     return library().refuse(ncclInvalidUsage, "ncclCommAbort: inside of a group");
   }
   library().comms.take(handle);
+  ncclComm_t* const place = comm->split_place();
   comm->abort();
+  lock.unlock();
+  std::this_thread::sleep_for(injections().abort_time());
+  if (place != nullptr) *place = nullptr;  // as the thread of a split that failed does at its end
   return ncclSuccess;
 }
 

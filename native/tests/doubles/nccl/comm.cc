@@ -80,7 +80,8 @@ void Comm::advance() {
   }
   if (pending_ != nullptr && pending_->poll()) pending_ = nullptr;
   if (split_ != nullptr && poll_split()) split_ = nullptr;
-  if (step_ == Step::kFinalizing && pending_ == nullptr && !has_jobs()) step_ = Step::kFinalized;
+  const bool may_finish = pending_ == nullptr && !has_jobs() && !injections().hangs_finalize();
+  if (step_ == Step::kFinalizing && may_finish) step_ = Step::kFinalized;
 }
 
 int Comm::poll() {

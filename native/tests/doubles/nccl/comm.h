@@ -55,6 +55,8 @@ class Comm : public std::enable_shared_from_this<Comm> {
   // As far as it came; ncclInProgress if that is not to the end.
   int result() const;
 
+  // Where the split that is under way puts what it makes; null: there is none.
+  ncclComm_t* split_place() const { return split_ == nullptr ? nullptr : split_->out; }
   void start_split(int color, int key, ncclComm_t* out);
   void set_pending(std::shared_ptr<PendingGroup> group) { pending_ = std::move(group); }
   void start_finalizing() { step_ = Step::kFinalizing; }

@@ -16,6 +16,7 @@ int ncclDoubleInject(const char* name, long value) { return injections().set(nam
 
 long long ncclDoubleGet(const char* name) {
   static const auto& getters = *new std::map<std::string, std::function<long long()>>{
+      {"destroyed", [] { return injections().num_destroyed(); }},
       {"groups", [] { return injections().num_groups(); }},
       {"operations", [] { return injections().num_operations(); }},
       {"largest_group", [] { return injections().largest_group(); }},

@@ -38,6 +38,10 @@ void Injections::set_defaults() {
   hang_group_ = 0;
   kill_group_ = 0;
   hang_init_ = 0;
+  hang_split_ = 0;
+  hang_finalize_ = 0;
+  abort_ms_ = 0;
+  destroy_ms_ = 0;
   fail_init_ = 0;
   delay_us_ = 0;
   polls_ = 2;
@@ -50,6 +54,10 @@ bool Injections::set(const std::string& name, long value) {
       {"hang_group", &hang_group_},
       {"kill_group", &kill_group_},
       {"hang_init", &hang_init_},
+      {"hang_split", &hang_split_},
+      {"hang_finalize", &hang_finalize_},
+      {"abort_ms", &abort_ms_},
+      {"destroy_ms", &destroy_ms_},
       {"fail_init", &fail_init_},
       {"delay_us", &delay_us_},
       {"polls", &polls_},
@@ -64,7 +72,7 @@ bool Injections::set(const std::string& name, long value) {
 void Injections::clear() {
   const std::lock_guard<std::mutex> lock(mutex_);
   set_defaults();
-  num_operations_ = 0;
+  num_operations_ = num_destroyed_ = 0;
   group_sizes_.clear();
 }
 
@@ -83,6 +91,36 @@ GroupFate Injections::next_group(std::size_t num_operations) {
 bool Injections::hangs_init() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return hang_init_ != 0;
+}
+
+bool Injections::hangs_split() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return hang_init_ != 0 || hang_split_ != 0;
+}
+
+bool Injections::hangs_finalize() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return hang_finalize_ != 0;
+}
+
+std::chrono::milliseconds Injections::abort_time() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return std::chrono::milliseconds(abort_ms_);
+}
+
+std::chrono::milliseconds Injections::destroy_time() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return std::chrono::milliseconds(destroy_ms_);
+}
+
+void Injections::count_destroyed() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ++num_destroyed_;
+}
+
+long long Injections::num_destroyed() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return num_destroyed_;
 }
 
 int Injections::init_failure() const {

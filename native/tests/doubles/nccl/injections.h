@@ -2,6 +2,7 @@
 #ifndef RESHARD_TESTS_DOUBLES_NCCL_INJECTIONS_H_
 #define RESHARD_TESTS_DOUBLES_NCCL_INJECTIONS_H_
 
+#include <chrono>
 #include <cstddef>
 #include <mutex>
 #include <string>
@@ -26,10 +27,17 @@ class Injections {
   // Counts a group that is issued.
   GroupFate next_group(std::size_t num_operations);
   bool hangs_init() const;
+  bool hangs_split() const;
+  bool hangs_finalize() const;
+  // How long the calls take that end a communicator.
+  std::chrono::milliseconds abort_time() const;
+  std::chrono::milliseconds destroy_time() const;
   int init_failure() const;
   // How often a communicator is asked before the group is launched: a number in [0, polls].
   int draw_polls();
 
+  void count_destroyed();
+  long long num_destroyed() const;
   long long num_groups() const;
   long long num_operations() const;
   long long largest_group() const;
@@ -44,11 +52,16 @@ class Injections {
   long hang_group_;
   long kill_group_;
   long hang_init_;
+  long hang_split_;
+  long hang_finalize_;
+  long abort_ms_;
+  long destroy_ms_;
   long fail_init_;
   long delay_us_;
   long polls_;
   unsigned random_ = 1;
   long long num_operations_ = 0;
+  long long num_destroyed_ = 0;
   std::vector<long> group_sizes_;
 };
 

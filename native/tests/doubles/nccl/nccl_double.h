@@ -15,6 +15,8 @@ extern "C" {
  *   hang_group         that group never ends
  *   kill_group         this process ends by SIGKILL while that group moves bytes
  *   hang_init          initialisation does not come to an end, while it is not 0
+ *   hang_split         likewise for splits alone; hang_finalize for what is finalized
+ *   abort_ms           an abort takes so long, though all has ended by then; destroy_ms likewise
  *   fail_init          initialisation ends with this code, while it is not 0
  *   delay_us           each group starts so much later
  *   polls              how often a communicator is asked, at most, before a group is launched
@@ -26,6 +28,7 @@ NCCL_DOUBLE_EXPORT int ncclDoubleInject(const char* name, long value);
  *                                       groups of one
  *   bytes_sent                          by sends that ended
  *   communicators                       live ones
+ *   destroyed                           after they were finalized
  *   meetings                            shared memory that is mapped, files that are open
  *   violations */
 NCCL_DOUBLE_EXPORT long long ncclDoubleGet(const char* name);

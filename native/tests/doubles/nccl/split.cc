@@ -57,7 +57,7 @@ bool Comm::open_child() {
 bool Comm::poll_split() {
   Member& me = meeting_->member(rank_);
   if (split_->step == Split::Step::kWaitForLast) {
-    if (injections().hangs_init()) return false;
+    if (injections().hangs_split()) return false;
     // What is posted for a split stays until all ranks have done it.
     if (!all_reached(*meeting_, &Member::split_done, num_splits_ - 1)) return false;
     me.color = split_->color;
