@@ -1,5 +1,6 @@
 // Sends and receives of the double of NCCL, in one process: that bytes move, and that each rule of
 // groups is enforced.
+#include <thread>
 #include <utility>
 
 #include "doubles/world.h"
@@ -58,6 +59,27 @@ TEST(bytes_move_both_ways_in_a_group) {
     CHECK_EQ(ncclDoubleGet("meetings"), 0);
   }
   check_no_violations();
+}
+
+TEST(operations_without_a_context_are_told_and_done) {
+  const CleanTest clean;
+  World world(2);
+  CHECK_EQ(world.ranks().result(), 0);
+  const Swap swap(world, 64);
+  std::thread([&] {
+    ncclGroupStart();
+    for (const auto& [me, peer] : {std::pair{0, 1}, std::pair{1, 0}}) {
+      world.send(me, peer, *swap.out[me], 64);
+      world.receive(me, peer, *swap.in[me], 64);
+    }
+    ncclGroupEnd();
+  }).join();
+  CHECK_EQ(settled(world.comm(0)), 0);
+  CHECK_TRUE(world.finishes(0) && world.finishes(1));
+  CHECK_TRUE(swap.is_done());
+  CHECK_EQ(ncclDoubleGet("violations"), 4);
+  CHECK_CONTAINS(nccl_violations(), "ncclSend: no context is current");
+  CHECK_CONTAINS(nccl_violations(), "ncclRecv: no context is current");
 }
 
 TEST(operations_of_a_pair_match_in_their_order) {

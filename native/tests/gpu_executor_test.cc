@@ -58,7 +58,8 @@ TEST(random_cases_bring_every_byte_to_its_place) {
   for (int trial = 0; trial < 24; ++trial) {
     cudaDoubleSetDelay(static_cast<unsigned long long>(trial), 300);
     const auto num_ranks = static_cast<std::int64_t>(2 + random() % 4);
-    const RoundCase what = random_case(random, num_ranks);
+    RoundCase what = random_case(random, num_ranks);
+    what.padding = trial % 4 * 7;
     run_case(what, num_ranks, static_cast<std::int64_t>(1 + random() % 3),
              static_cast<std::int64_t>(1 + random() % 2), trial % 2 == 0, trial % 3 == 0);
   }
@@ -74,24 +75,18 @@ TEST(more_copies_than_a_stream_holds_wait_for_room) {
 TEST(a_stream_that_stays_full_ends_the_run_at_its_deadline) {
   cudaDoubleSetDelay(1, 0);
   const RoundCase what = many_tensors(3000, 5);
-  std::atomic<bool> goes_on{false};
   std::vector<std::unique_ptr<Member>> members;
   for (const std::int64_t rank : {0, 1}) {
     members.push_back(std::make_unique<Member>(what, std::vector{rank}, false, 2));
   }
   const NcclUniqueId id = nccl()->make_id();
   {
-    const OnDevice device(0);
-    const Stream stuck;
-    const auto wait = [](void* flag) {
-      while (!*static_cast<std::atomic<bool>*>(flag)) std::this_thread::yield();
-    };
-    cudaDoubleQueue(stuck.get(), 0, wait, &goes_on, nullptr, 0);
+    StuckStream stuck(0);
     const auto outcomes = on_threads(2, [&](std::size_t i) {
       members[i]->open(id, {0, 1});
       members[i]->connect();
       std::vector<std::uint64_t> own;
-      if (i == 0) own.push_back(reinterpret_cast<std::uint64_t>(stuck.get()));
+      if (i == 0) own.push_back(stuck.number());
       const std::int64_t start = monotonic_ns();
       const Error error = error_of([&] {
         members[i]->begin(1, kLimit, own);
@@ -103,12 +98,105 @@ TEST(a_stream_that_stays_full_ends_the_run_at_its_deadline) {
       members[i]->close();
     });
     for (const Outcome& each : outcomes) CHECK_EQ(each.text, "");
-    goes_on = true;
-    CHECK_TRUE(stuck.finishes());
+    CHECK_TRUE(stuck.finish());
     CHECK_EQ(cudaDoubleDrain(5000), 0);
   }
   members.clear();
   free_leftovers();
+  check_nothing_left();
+}
+
+TEST(no_more_than_four_slots_are_queued_before_the_first_is_over) {
+  cudaDoubleSetDelay(1, 0);
+  // A group in each of the slots.
+  const RoundCase what = {{{4000, kU8, {0, 1, 1}}}, {{0, 0, 1, 0}}, 40, 1};
+  {
+    Member both(what, {0, 1}, false);
+    both.open(nccl()->make_id(), {0, 1});
+    both.connect();
+    StuckStream first(0);
+    StuckStream second(1);
+    both.begin(1, 20 * kSecond, {first.number(), second.number()});
+    CHECK_TRUE(becomes([&] {
+      both.executor().progress(0);
+      return ncclDoubleGet("groups") >= 4;
+    }));
+    for (int i = 0; i < 100; ++i) both.executor().progress(kMillisecond);
+    CHECK_EQ(ncclDoubleGet("groups"), 4);
+    first.go_on();
+    second.go_on();
+    both.finish();
+    both.process().check(1);
+    CHECK_EQ(ncclDoubleGet("groups"), 40);
+    both.close();
+  }
+  check_nothing_left();
+}
+
+// Zeros need nothing of the network, so nothing but the caller's stream holds them up.
+TEST(what_a_run_writes_comes_after_what_the_caller_had_queued) {
+  RoundCase what = {{{1000, kI32, {0, 1, 1}}}, {{0, 0, 1, 0}}, 4, 1};
+  what.padding = 24;
+  for (const bool has_kernels : {false, true}) {
+    {
+      Member both(what, {0, 1}, has_kernels);
+      both.open(nccl()->make_id(), {0, 1});
+      both.connect();
+      std::vector<std::byte>& memory = both.process().memory(1, 0);
+      StuckStream stuck(1);
+      const auto load = [](void* bytes) {
+        auto& all = *static_cast<std::vector<std::byte>*>(bytes);
+        std::fill(all.begin(), all.end(), std::byte{0x77});
+      };
+      cudaDoubleQueue(stuck.get(), 1, load, &memory, nullptr, 0);
+      both.begin(1, 20 * kSecond, {0, stuck.number()});
+      const std::vector<std::byte> before = memory;
+      const bool is_early = becomes(
+          [&] {
+            both.executor().progress(0);
+            return memory != before;
+          },
+          100);
+      CHECK_TRUE(!is_early);
+      stuck.go_on();
+      both.finish();
+      both.process().check(1);
+      both.close();
+    }
+    check_nothing_left();
+  }
+}
+
+TEST(a_run_of_another_program_frees_what_a_failed_one_left) {
+  const RoundCase what = {{{1000, kI32, {0, 1, 1}}}, {{0, 0, 1, 0}}, 4, 1};
+  const RoundCase elsewhere = {{{1000, kI32, {0, 1, 1}}}, {{0, 2, 3, 0}}, 4, 1};
+  {
+    Member failed(what, {0, 1}, false);
+    Member others(elsewhere, {2, 3}, false);
+    failed.open(nccl()->make_id(), {0, 1});
+    failed.connect();
+    {
+      StuckStream stuck(0);
+      const Error error = error_of([&] {
+        failed.begin(1, kLimit, {stuck.number(), 0});
+        failed.finish();
+      });
+      CHECK_EQ(error.code(), StatusCode::kTimeout);
+      failed.close();
+      CHECK_TRUE(cudaDoubleGet("allocations", 0) > 0);  // still to be read by what is queued
+      CHECK_TRUE(stuck.finish());
+      CHECK_EQ(cudaDoubleDrain(5000), 0);
+    }
+    CHECK_TRUE(cudaDoubleGet("allocations", 0) > 0);
+    others.open(nccl()->make_id(), {2, 3});
+    others.connect();
+    others.begin(1);
+    CHECK_EQ(cudaDoubleGet("allocations", 0), 0);
+    CHECK_EQ(cudaDoubleGet("contexts", 0), 0);
+    others.finish();
+    others.process().check(1);
+    others.close();
+  }
   check_nothing_left();
 }
 

@@ -71,6 +71,97 @@ TEST(a_group_that_hangs_ends_all_runs_at_the_deadline) {
   }
 }
 
+// What process 0 says when those named do not take part in a run. Its limit leaves the others the
+// time for their part, on a loaded machine too.
+Error timeout_without(const std::vector<std::size_t>& silent, const RoundCase& what,
+                      const std::vector<std::vector<std::int64_t>>& processes) {
+  std::vector<std::unique_ptr<Member>> members;
+  for (const auto& own : processes) members.push_back(std::make_unique<Member>(what, own, false));
+  const NcclUniqueId id = nccl()->make_id();
+  std::vector<Error> told;
+  std::atomic<bool> is_told{false};
+  const auto outcomes = on_threads(members.size(), [&](std::size_t i) {
+    members[i]->open(id, {0, 1, 2, 3});
+    members[i]->connect();
+    if (i == 0) {
+      told.push_back(error_of([&] {
+        members[0]->begin(1, kSecond);
+        members[0]->finish();
+      }));
+      is_told = true;
+    } else if (std::find(silent.begin(), silent.end(), i) == silent.end()) {
+      members[i]->run(1);
+    }
+    CHECK_TRUE(becomes([&] { return is_told.load(); }));
+    // Else it would wait until the others close as well.
+    members[i]->transport()->abort(Error(StatusCode::kAborted, "the test is over"));
+    members[i]->close();
+  });
+  for (const Outcome& each : outcomes) CHECK_EQ(each.text, "");
+  members.clear();
+  check_nothing_left();
+  CHECK_EQ(told.front().code(), StatusCode::kTimeout);
+  return told.front();
+}
+
+TEST(a_timeout_names_the_ranks_that_the_first_open_slot_waits_for) {
+  // Rank 0 has to do with rank 1 in the first half of the time, with ranks 2 and 3 in the second.
+  const Span early{0, 1, 2}, late{1, 2, 2};
+  const RoundCase halves = {{{1000, kI32, early}, {1000, kI32, late}, {1000, kI32, late}},
+                            {{0, 0, 1, 0}, {1, 2, 0, 0}, {2, 0, 3, 0}},
+                            2,
+                            1};
+  const std::vector<std::vector<std::int64_t>> alone = {{0}, {1}, {2}, {3}};
+  const Error first = timeout_without({1, 2, 3}, halves, alone);
+  CHECK_CONTAINS(first.message(), "0 of 2 slots are over, and slot 0 waits for ranks 1.");
+  CHECK_EQ(first.rank(), 0);
+  CHECK_EQ(first.peer(), 1);
+  const Error second = timeout_without({2, 3}, halves, alone);
+  CHECK_CONTAINS(second.message(), "1 of 2 slots are over, and slot 1 waits for ranks 2 3.");
+  CHECK_EQ(second.rank(), 0);
+  CHECK_EQ(second.peer(), kNoRank);
+  // Of two ranks of a process, one is through with its slot.
+  const RoundCase pairs = {
+      {{1000, kI32, {0, 1, 1}}, {1000, kI32, {0, 1, 1}}}, {{0, 0, 2, 0}, {1, 1, 3, 0}}, 1, 1};
+  const Error third = timeout_without({2}, pairs, {{0, 1}, {2}, {3}});
+  CHECK_CONTAINS(third.message(), "0 of 1 slots are over, and slot 0 waits for ranks 3.");
+  CHECK_EQ(third.rank(), 1);
+  CHECK_EQ(third.peer(), 3);
+}
+
+// Nothing that the thread calls afterwards would reach NCCL.
+TEST(a_post_that_is_refused_leaves_no_group_open) {
+  Member both({{{64, kU8, {0, 1, 1}}}, {{0, 0, 1, 0}}, 1, 1}, {0, 1}, false);
+  both.open(nccl()->make_id(), {0, 1});
+  both.connect();
+  {
+    NcclTransport& transport = *both.transport();
+    const GpuDevice& first = *transport.local_ranks()[0].device;
+    const GpuDevice& second = *transport.local_ranks()[1].device;
+    const GpuStream out(first);
+    const GpuStream in(second);
+    auto& sent = both.process().memory(0, 0);
+    auto& received = both.process().memory(1, 0);
+    const auto at = [](std::vector<std::byte>& memory) {
+      return reinterpret_cast<CudaAddress>(memory.data());
+    };
+    const GroupMessage send{0, true, 1, at(sent), 64, out.get()};
+    const GroupMessage receive{1, false, 0, at(received), 64, in.get()};
+    GroupMessage to_a_stranger = send;
+    to_a_stranger.peer = 7;
+    const Error error = error_of([&] { transport.post(Channel::kNetwork, {to_a_stranger}); });
+    CHECK_EQ(error.code(), StatusCode::kInvalidArgument);
+    CHECK_CONTAINS(error.message(), "rank 7 is none of the communicator's.");
+    CHECK_TRUE(sent != received);
+    transport.post(Channel::kNetwork, {send, receive});
+    CHECK_TRUE(becomes([&] { return transport.is_posted(Channel::kNetwork); }));
+    CHECK_EQ(cudaDoubleDrain(5000), 0);
+    CHECK_TRUE(sent == received);
+  }
+  both.close();
+  check_nothing_left();
+}
+
 TEST(an_initialisation_that_hangs_ends_at_the_deadline) {
   on_all_kinds([](Team& team) {
     ncclDoubleInject("hang_init", 1);

@@ -4,6 +4,7 @@
 #define RESHARD_NATIVE_TESTS_GPU_TEAM_H_
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 
 #include "cuda/cuda_double.h"
@@ -98,6 +99,38 @@ std::vector<Outcome> on_threads(std::size_t count, const Body& body) {
   return outcomes;
 }
 
+// A stream of a caller, whose first job lasts until it may go on. Its GPU is current while it
+// lives.
+class StuckStream {
+ public:
+  explicit StuckStream(int device) : device_(device) {
+    const auto wait = [](void* flag) {
+      while (!*static_cast<std::atomic<bool>*>(flag)) {
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+      }
+    };
+    cudaDoubleQueue(stream_.get(), device, wait, &goes_on_, nullptr, 0);
+  }
+  ~StuckStream() { finish(); }
+  StuckStream(const StuckStream&) = delete;
+  StuckStream& operator=(const StuckStream&) = delete;
+
+  CUstream get() const { return stream_.get(); }
+  // As a run is given it.
+  std::uint64_t number() const { return reinterpret_cast<std::uint64_t>(stream_.get()); }
+  void go_on() { goes_on_ = true; }
+  // Whether all that is queued has run.
+  bool finish() {
+    go_on();
+    return stream_.finishes();
+  }
+
+ private:
+  std::atomic<bool> goes_on_{false};
+  const OnDevice device_;
+  const Stream stream_;
+};
+
 // One process of a case; its memory is its GPUs'.
 class Member {
  public:
@@ -169,7 +202,8 @@ class Member {
       const auto& memory = process_.all_memory()[i];
       const auto width = static_cast<std::size_t>(case_.tensors[i % case_.tensors.size()].width());
       const std::size_t period = width * static_cast<std::size_t>(gap_);
-      for (std::size_t at = 0; at < memory.size(); ++at) {
+      const std::size_t end = memory.size() - static_cast<std::size_t>(case_.padding);
+      for (std::size_t at = 0; at < end; ++at) {
         if (at % period < width || memory[at] == std::byte{0x55}) continue;
         reshard_test::fail(__FILE__, __LINE__, "buffer ", i, ": byte ", at, " was touched");
       }

@@ -2,10 +2,8 @@
 // random boxes, ranges, dtypes, casts and alignments, on random grids.
 #include <sys/mman.h>
 
-#include <tuple>
-
-#include "kernel_case.h"
 #include "kernels/host_kernels.h"
+#include "move_case.h"
 
 namespace reshard_test {
 namespace {
@@ -37,137 +35,43 @@ void run(const char* name, const MoveTable& table, std::vector<std::uint64_t>& a
   CHECK(reshard::kernels::run_on_host(name, grid.blocks, grid.threads, params, grid.order), name);
 }
 
-// One launch: several operations, each with memory of its own, and one message.
-struct Case {
-  std::vector<Operation> operations;
-  std::vector<Segment> segments;
-  std::vector<std::int64_t> message_offsets;
-  std::vector<Memory> memory;
-  std::int64_t message_size = 0;
-
-  MoveTable table(std::uint32_t message_buffer) const {
-    MoveTable out;
-    for (std::size_t i = 0; i < segments.size(); ++i) {
-      out.add(operations[segments[i].operation], segments[i], message_offsets[i], message_buffer);
-    }
-    return out;
+MoveTable table_of(const MoveCase& test, std::uint32_t message_buffer) {
+  MoveTable out;
+  for (std::size_t i = 0; i < test.segments.size(); ++i) {
+    const Segment& segment = test.segments[i];
+    out.add(test.operations[segment.operation], segment, test.message_offsets[i], message_buffer);
   }
-
-  std::vector<std::uint64_t> addresses() {
-    std::vector<std::uint64_t> out;
-    for (Memory& one : memory) out.push_back(reinterpret_cast<std::uintptr_t>(one.data()));
-    return out;
-  }
-
-  std::string describe() const {
-    std::string text;
-    for (const Segment& segment : segments) {
-      const Operation& operation = operations[segment.operation];
-      text += std::string(name_of(operation.memory)) + "->" + name_of(operation.wire) + " box";
-      for (int k = 0; k < operation.box.ndim; ++k) {
-        text += " " + std::to_string(operation.box.size[k]) + "*" +
-                std::to_string(operation.box.stride[k]);
-      }
-      text +=
-          " range " + std::to_string(segment.first) + "+" + std::to_string(segment.count) + "; ";
-    }
-    return text;
-  }
-};
-
-struct Kind {
-  Strides strides;
-  bool has_casts;
-};
-
-void add_operation(Case& test, Random& random, const Kind& kind) {
-  Operation operation = {};
-  operation.memory = operation.wire = random_dtype(random);
-  if (kind.has_casts && random.one_in(2)) {
-    std::tie(operation.memory, operation.wire) = random_cast(random);
-  }
-  RandomDims dims = {static_cast<int>(random.between(0, 5)), 3000, 100};
-  if (random.one_in(6)) dims = {static_cast<int>(random.between(6, 16)), 3000, 5};
-  if (random.one_in(8)) dims = {static_cast<int>(random.between(1, 3)), 40000, 400};
-  const std::int64_t width = size_of(operation.memory);
-  const PlacedBox placed = random_placed_box(random, width, dims, kind.strides);
-  operation.box = placed.box;
-  operation.buffer = static_cast<std::uint32_t>(test.memory.size());
-  operation.offset_bytes = placed.base + (random.one_in(3) ? random.between(0, 20) : 0) * width;
-  operation.elements = num_elements(placed.box);
-  const auto size = static_cast<std::size_t>(placed.span + operation.offset_bytes - placed.base);
-  const std::int64_t shift = random.one_in(2) ? 0 : random.between(0, 15);
-  test.memory.emplace_back(size, static_cast<std::size_t>(shift), random.next());
-  if (operation.memory != operation.wire) {
-    // NaNs at any place that an element may have: gaps need not be whole elements.
-    std::memset(test.memory.back().data(), 0, size);
-    Bytes numbers =
-        hashed_bytes(static_cast<std::size_t>(operation.elements * width), random.next());
-    remove_nans(numbers.data(), numbers.size(), operation.memory);
-    unpack(operation.box, test.memory.back().data() + operation.offset_bytes, operation.memory,
-           operation.memory, 0, kind.strides == Strides::kDistinct ? operation.elements : 0,
-           numbers.data());
-  }
-  const auto index = static_cast<std::uint32_t>(test.operations.size());
-  test.operations.push_back(operation);
-  std::int64_t first = 0;
-  while (first < operation.elements) {
-    const std::int64_t rest = operation.elements - first;
-    const std::int64_t count = random.one_in(2) ? rest : random.between(1, rest);
-    if (random.one_in(4)) test.message_size += random.between(0, 40);
-    test.segments.push_back({index, first, count, 0});
-    test.message_offsets.push_back(test.message_size);
-    test.message_size += count * size_of(operation.wire);
-    if (random.one_in(8)) break;
-    first += count;
-  }
+  return out;
 }
 
-Case random_case(Random& random, const Kind& kind) {
-  Case test;
-  const std::int64_t count = random.between(1, random.one_in(4) ? 12 : 3);
-  for (std::int64_t i = 0; i < count; ++i) add_operation(test, random, kind);
-  return test;
-}
-
-void check_pack(Random& random, Case& test) {
+void check_pack(Random& random, MoveCase& test) {
   const auto size = static_cast<std::size_t>(test.message_size + 40);
   const auto shift = static_cast<std::size_t>(random.one_in(2) ? 0 : random.between(0, 15));
   Memory actual(size, shift, 7);
   Memory expected = actual;
-  for (std::size_t i = 0; i < test.segments.size(); ++i) {
-    const Segment& segment = test.segments[i];
-    const Operation& operation = test.operations[segment.operation];
-    pack(operation.box, test.memory[operation.buffer].data() + operation.offset_bytes,
-         operation.memory, operation.wire, segment.first, segment.count,
-         expected.data() + test.message_offsets[i]);
-  }
+  test.pack_on_host(expected);
   std::vector<std::uint64_t> addresses = test.addresses();
   const bool to_buffer = random.one_in(3);
   const auto buffer = static_cast<std::uint32_t>(addresses.size());
   addresses.push_back(reinterpret_cast<std::uintptr_t>(actual.data()));
-  const MoveTable table = test.table(to_buffer ? buffer : MoveTable::kStaging);
+  const MoveTable table = table_of(test, to_buffer ? buffer : MoveTable::kStaging);
   run("reshard_pack", table, addresses, to_buffer ? nullptr : actual.data(), random_grid(random));
   CHECK(actual == expected, "pack " + actual.first_difference(expected) + ": " + test.describe());
 }
 
-void check_unpack(Random& random, Case& test) {
+void check_unpack(Random& random, MoveCase& test) {
   const auto shift = static_cast<std::size_t>(random.one_in(2) ? 0 : random.between(0, 15));
   Memory message(static_cast<std::size_t>(test.message_size), shift, random.next());
-  std::vector<Memory> expected = test.memory;
   for (std::size_t i = 0; i < test.segments.size(); ++i) {
     const Segment& segment = test.segments[i];
     const Operation& operation = test.operations[segment.operation];
-    std::byte* const wire = message.data() + test.message_offsets[i];
-    if (operation.memory != operation.wire) {
-      const auto size = static_cast<std::size_t>(segment.count * size_of(operation.wire));
-      remove_nans(wire, size, operation.wire);
-    }
-    unpack(operation.box, expected[operation.buffer].data() + operation.offset_bytes,
-           operation.memory, operation.wire, segment.first, segment.count, wire);
+    if (operation.memory == operation.wire) continue;
+    const auto size = static_cast<std::size_t>(segment.count * size_of(operation.wire));
+    remove_nans(message.data() + test.message_offsets[i], size, operation.wire);
   }
+  const std::vector<Memory> expected = test.unpacked_on_host(message);
   std::vector<std::uint64_t> addresses = test.addresses();
-  run("reshard_unpack", test.table(MoveTable::kStaging), addresses, message.data(),
+  run("reshard_unpack", table_of(test, MoveTable::kStaging), addresses, message.data(),
       random_grid(random));
   for (std::size_t i = 0; i < expected.size(); ++i) {
     CHECK(test.memory[i] == expected[i], "unpack, memory " + std::to_string(i) + " " +
@@ -178,9 +82,9 @@ void check_unpack(Random& random, Case& test) {
 
 void test_random_tables(Random& random, int rounds, bool has_casts) {
   for (int round = 0; round < rounds && num_failures() == 0; ++round) {
-    Case any = random_case(random, {Strides::kAny, has_casts});
+    MoveCase any = random_move_case(random, {Strides::kAny, has_casts});
     check_pack(random, any);
-    Case distinct = random_case(random, {Strides::kDistinct, has_casts});
+    MoveCase distinct = random_move_case(random, {Strides::kDistinct, has_casts});
     check_pack(random, distinct);
     check_unpack(random, distinct);
   }
@@ -188,7 +92,7 @@ void test_random_tables(Random& random, int rounds, bool has_casts) {
 
 // Two dims in the order that needs a transpose, for every width and with every cast.
 void check_transpose(Random& random, DType memory, DType wire) {
-  Case test;
+  MoveCase test;
   Operation operation = {};
   operation.memory = memory;
   operation.wire = wire;

@@ -38,6 +38,7 @@ struct RoundCase {
   std::int64_t num_rounds = 1;
   std::int64_t num_groups = 1;
   std::int64_t messages_per_pair = 4;
+  std::int64_t padding = 0;  // bytes behind each tensor, which every run fills with zeros
 };
 
 // Every rank stores every tensor: dense, or every `gap`th element.
@@ -47,7 +48,12 @@ class RoundProcess {
       : ranks_(std::move(ranks)), case_(what), gap_(gap) {
     for (std::size_t local = 0; local < ranks_.size(); ++local) {
       for (const Tensor& tensor : case_.tensors) {
-        const std::int64_t nbytes = tensor.elements * tensor.width() * gap_;
+        const std::int64_t end = tensor.elements * tensor.width() * gap_;
+        const std::int64_t nbytes = end + case_.padding;
+        if (case_.padding > 0) {
+          const auto buffer = static_cast<std::int64_t>(memory_.size());
+          zeros_.insert(zeros_.end(), {buffer, end, 1, 1, case_.padding, 1});
+        }
         memory_.emplace_back(static_cast<std::size_t>(nbytes));
         extents_.insert(extents_.end(), {0, nbytes});
       }
@@ -58,7 +64,7 @@ class RoundProcess {
     }
     program_ = read_program({{streams_.data(), streams_.size()},
                              {operations_.data(), operations_.size()},
-                             {nullptr, 0},
+                             {zeros_.data(), zeros_.size()},
                              {extents_.data(), extents_.size()},
                              static_cast<std::int64_t>(memory_.size()),
                              64,
@@ -114,6 +120,7 @@ class RoundProcess {
   std::int64_t first_difference(std::size_t local, std::size_t tensor, std::uint64_t run) {
     std::vector<std::byte> expected(memory(local, tensor).size(), std::byte{0x55});
     write(expected, tensor, run);
+    std::fill(expected.end() - case_.padding, expected.end(), std::byte{0});
     const std::vector<std::byte>& found = memory(local, tensor);
     const auto place = std::mismatch(expected.begin(), expected.end(), found.begin());
     return place.first == expected.end() ? -1 : place.first - expected.begin();
@@ -158,7 +165,7 @@ class RoundProcess {
   RoundCase case_;
   std::int64_t gap_;
   std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t>, std::int64_t> rows_;
-  Values streams_, hops_, operations_, spans_, extents_;
+  Values streams_, hops_, operations_, spans_, zeros_, extents_;
   std::vector<std::vector<std::byte>> memory_;
   Program program_;
 };

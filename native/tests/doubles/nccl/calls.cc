@@ -99,6 +99,11 @@ int operate(const char* who, ncclComm_t handle, const Operation& operation) {
   Group& group = Group::mine();
   const CommPtr comm = find(who, handle);
   if (comm == nullptr) return group.fail(ncclInvalidArgument);
+  // NCCL ends by setting the device that was current; where there was none, that is device 0.
+  if (cudaDoubleCurrentDevice() < 0) {
+    library().violations.add(std::string(who) +
+                             ": no context is current, and NCCL leaves one on device 0");
+  }
   const int checked = check_operation(who, *comm, operation);
   return checked == ncclSuccess ? group.add_operation(comm, operation) : group.fail(checked);
 }
