@@ -72,10 +72,12 @@ __all__ = [
     "publish_until_error",
     "publish_versions",
     "put_on_host",
+    "put_on_one_gpu",
     "raise_before_moving",
     "refit",
     "refit_many",
     "refit_until_error",
+    "remember_nvrtc",
     "repair_buffers",
     "replace_specs",
     "resources",
@@ -166,8 +168,15 @@ def use_gpus(desk: Desk, cuda: str, nccl: str, first_device: int) -> None:
 
 def forget_nvrtc(desk: Desk) -> None:
     """Makes this process one without NVRTC, where plain copies do what kernels would."""
+    desk.nvrtc_candidates = device_kernels._candidates
     device_kernels._images.clear()
     device_kernels._candidates = lambda: iter(())
+
+
+def remember_nvrtc(desk: Desk) -> None:
+    """Takes `forget_nvrtc` back."""
+    device_kernels._images.clear()
+    device_kernels._candidates = desk.nvrtc_candidates
 
 
 def inject(desk: Desk, name: str, value: int) -> None:
@@ -231,6 +240,12 @@ def plan_numbers(desk: Desk) -> tuple[int, int]:
     session = desk.end._session
     plan, local = session.plan, session._ranks
     return plan.num_hops, sum(plan.nbytes(each) for rank in local for each in plan.receives(rank))
+
+
+def put_on_one_gpu(desk: Desk) -> None:
+    """Makes this process say that all of its ranks have their arrays on the GPU of the first."""
+    first = desk.first_device
+    desk.buffers = {k: dataclasses.replace(b, device=first) for k, b in desk.buffers.items()}
 
 
 def put_on_host(desk: Desk) -> None:
