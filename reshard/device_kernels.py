@@ -81,7 +81,11 @@ def prepare_kernels(devices: Iterable[int | None]) -> None:
     if gpus:
         from reshard._native_libraries import CudaLibrary
 
-        kernel_images(CudaLibrary(), gpus)
+        try:
+            cuda = CudaLibrary()
+        except UnsupportedError:
+            return  # what is missing is said where processes choose what moves their memory
+        kernel_images(cuda, gpus)
 
 
 def _image(arch: str, driver_version: int | None) -> bytes | None:

@@ -14,7 +14,7 @@ from reshard.store import StoreClient, StoreGoneError
 
 __all__ = ["GRACE_S", "EpochExchange", "Go", "check_timeout", "expect"]
 
-GRACE_S: Final = 2.0  # the store keeps the deadline and names the silent; this is for a dead store
+GRACE_S: Final = 0.7  # the store keeps the deadline and names the silent; this is for a dead store
 
 _MAX_TIMEOUT_S: Final = 1e8
 _ReplyT = TypeVar("_ReplyT", Welcome, Started, Gathered)

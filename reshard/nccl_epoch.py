@@ -150,19 +150,19 @@ class NcclEpoch:
             connect_all(exchange, communicator, deadline, while_waiting)
         return communicator
 
-    def check_can_verify(self) -> None:
-        """Checks that fingerprints can be added up on the GPUs of all processes.
+    def problem_of_verifying(self) -> UnsupportedError | None:
+        """Returns why fingerprints cannot be added up on the GPUs of all processes.
 
-        Raises:
-            UnsupportedError: naming a process that has no compiled kernels; on all alike.
+        Names a process that has no compiled kernels; the same on all of them.
         """
-        if self._without_kernels:
-            raise UnsupportedError(
-                f"{self._roster.names[self._without_kernels[0]]}: to add up fingerprints on GPUs "
-                "takes compiled kernels, and there is no NVRTC that its driver takes. Install "
-                "nvidia-cuda-nvrtc-cu12 (nvidia-cuda-nvrtc with CUDA 13) there, or refit without "
-                "verification."
-            )
+        if not self._without_kernels:
+            return None
+        return UnsupportedError(
+            f"{self._roster.names[self._without_kernels[0]]}: to add up fingerprints on GPUs takes "
+            "compiled kernels, and there is no NVRTC that its driver takes. Install "
+            "nvidia-cuda-nvrtc-cu12 (nvidia-cuda-nvrtc with CUDA 13) there, or refit without "
+            "verification."
+        )
 
     def _open(
         self,

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -20,7 +19,13 @@ from reshard.end_arguments import MAX_STAGING_BYTES, read_flag, read_streams
 from reshard.environment import configure_logging
 from reshard.epoch_exchange import check_timeout
 from reshard.error_report import ErrorReport, report_error
-from reshard.errors import LayoutError, RendezvousError, ReshardError, TransportError
+from reshard.errors import (
+    LayoutError,
+    RendezvousError,
+    ReshardError,
+    TransportError,
+    UnsupportedError,
+)
 from reshard.local_member import local_member, number_in
 from reshard.matching import Casts, read_casts
 from reshard.nccl_check import check_nccl
@@ -131,12 +136,7 @@ class RefitEnd:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     @property
@@ -178,9 +178,8 @@ class RefitEnd:
         """
         if tuple(specs) != self._specs:
             self._specs = tuple(specs)
-            self._checks = BufferChecks(
-                self._specs, self._ranks, writes=self._role == "destination"
-            )
+            writes = self._role == "destination"
+            self._checks = BufferChecks(self._specs, self._ranks, writes=writes)
             self._checked = None
             self._drop_session()
 
@@ -249,8 +248,7 @@ class RefitEnd:
     def _interrupt(self) -> None:
         """Makes the call that is under way raise; called from the thread that closes."""
         self._rendezvous.interrupt()
-        session = self._session
-        if session is not None:
+        if (session := self._session) is not None:
             with suppress(TransportError):  # the other thread has closed it by itself
                 session.abort(f"this {self._role} was closed during a refit.")
 
@@ -271,14 +269,11 @@ class RefitEnd:
         """Meets the others, and refits once everybody is there."""
         with self.telling_others():
             limit = check_timeout(self.timeout_s if timeout_s is None else timeout_s)
-            is_verified = read_flag("verify", verify)
+            wants_check = read_flag("verify", verify)
             streams = read_streams(streams, self._ranks)
         start = time.perf_counter()
         problem_here = self._problem_of(buffers)  # drops a session whose memory is elsewhere now
-        if self._session is None and self._transport != "shm":
-            with self.telling_others():
-                prepare_kernels(self._devices.values())  # for seconds, before anybody's limit runs
-        own = Beginning(is_verified, self._session is None, problem_here, limit)
+        own = Beginning(wants_check, self._session is None, problem_here, limit)
         exchange: EpochExchange | None = None
         try:
             # A destination that died since the last refit is the store's to notice: the source
@@ -291,9 +286,12 @@ class RefitEnd:
             everybody: list[Beginning] = decode_all(go.payloads, Beginning)
             # Whoever gave up soonest must not end what all others would still wait for.
             deadline = time.monotonic() + max(each.timeout_s for each in everybody)
+            is_verified = any(each.verify for each in everybody)
             problem = problem_among(go, everybody)
             if problem is None:
                 session = self._session_of(go, exchange, buffers, everybody, deadline)
+                problem = session.problem_of(verify=is_verified)
+            if problem is None:
                 phases = {"wait": waited - start, "setup": time.perf_counter() - waited}
                 self._check_not_closed()  # `close` may have come before there was a session
                 self._before_move()
@@ -304,7 +302,7 @@ class RefitEnd:
                     run_id=go.epoch << 32 | go.refit,
                     version=go.version or 0,
                     epoch=go.epoch,
-                    verify=any(each.verify for each in everybody),
+                    verify=is_verified,
                     timeout_s=max(0.0, deadline - time.monotonic()),
                     phases=phases,
                 )
@@ -337,12 +335,14 @@ class RefitEnd:
         """Called when everybody agreed and bytes are about to move."""
 
     def _problem_of(self, buffers: Mapping[BufferKey, Buffer]) -> ErrorReport | None:
-        """Returns what is wrong with the arrays; all members hear of it before any byte moves."""
+        """Returns what is wrong with the arrays, for all members to hear before any byte moves."""
         if self._checked is not None and self._checked.is_of(buffers):
             return None
         try:
             devices = self._checks.check(buffers)
-        except LayoutError as error:
+            if self._transport != "shm":
+                prepare_kernels(devices.values())  # for seconds, before anybody's limit runs
+        except (LayoutError, UnsupportedError) as error:
             return report_error(error)
         self._checked = BufferSnapshot(buffers)
         if devices != self._devices:

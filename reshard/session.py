@@ -23,7 +23,7 @@ from reshard.contribution import (
 )
 from reshard.end_arguments import NO_STREAMS
 from reshard.epoch_transport import SHORTEST_S, EpochTransport, time_left
-from reshard.errors import TransferTimeout, TransportError, VerificationError
+from reshard.errors import ReshardError, TransferTimeout, TransportError, VerificationError
 from reshard.exchange import Exchange
 from reshard.local_program import LocalProgram
 from reshard.machine import NVLINK_BYTES_PER_SECOND, discovered_topology, num_copy_threads
@@ -150,8 +150,6 @@ class Session:
         deadline = time.monotonic() + timeout_s
         if self._nccl is not None:
             free_idle_memory()
-            if verify:
-                self._nccl.check_can_verify()
         self._local.bind(src_buffers, dst_buffers, verify=verify)
         try:
             outcome = self._move(exchange, streams, run_id, timeout_s, verify=verify)
@@ -173,6 +171,14 @@ class Session:
             phases=phases,
             fingerprints=fingerprints,
         )
+
+    def problem_of(self, *, verify: bool) -> ReshardError | None:
+        """Returns why a refit cannot be as it is wanted; the same on all members.
+
+        Args:
+            verify: whether fingerprints are compared.
+        """
+        return self._nccl.problem_of_verifying() if verify and self._nccl is not None else None
 
     def _done(self, exchange: Exchange, word: bytes, deadline: float) -> list[bytes]:
         """Returns what all members have done, when they have."""

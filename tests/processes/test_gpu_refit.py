@@ -193,7 +193,6 @@ def test_fingerprints_that_one_process_cannot_add_up_are_refused_by_all(everybod
     assert_holds(team, engines, 3)
 
 
-@pytest.mark.xfail(reason="a destination counts as torn before this is refused")
 def test_fingerprints_that_are_refused_leave_the_version_that_was_there(everybody, no_nvrtc):
     refuse_to_verify(everybody, (0, 1, no_nvrtc))
     assert_holds(everybody, (1, no_nvrtc), 1)

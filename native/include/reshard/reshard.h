@@ -283,7 +283,9 @@ RESHARD_API reshard_status reshard_program_begin(reshard_program* program,
 
 /* Goes on with the current run for about `slice_ns` (0: as far as possible without waiting).
  * Returns OK when the run is over: all bytes for this process are in its buffers and all that it
- * sent has been taken by the receivers. Returns IN_PROGRESS when the slice is used up.
+ * sent has been taken by the receivers. Returns IN_PROGRESS when the slice is used up. Bytes that
+ * were passed on (hops) are right if the runs of all processes ended so: one that fails may pass on
+ * what never arrived before the others are told.
  * On any error the run is over, the communicator is aborted (its peers are told) and what was
  * received so far is incomplete. `stats` may be NULL; it is filled on OK only. */
 RESHARD_API reshard_status reshard_program_progress(reshard_program* program, int64_t slice_ns,
