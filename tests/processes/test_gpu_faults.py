@@ -322,6 +322,7 @@ def test_thirty_failed_refits_leave_as_much_as_the_first(team):
         team.start(3, programs.failing_attempts, count, "no luck")
         errors = [team.result(process, 100.0).get() for process in EVERYBODY]
         assert [len(each) for each in errors] == [count] * 4
+        assert {"no luck" in text for each in errors for _, text in each} == {True}
 
     team.values(SOURCES, programs.fill, 1)
     fail(5)
