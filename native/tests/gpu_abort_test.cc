@@ -303,7 +303,7 @@ TEST(fingerprints_that_take_too_long_raise_and_leave_nothing) {
 
 TEST(a_hundred_aborts_at_random_points_leave_nothing) {
   std::mt19937_64 random(11);
-  for (int trial = 0; trial < 100; ++trial) {
+  for (int trial = 0; trial < 25 * kCasesOfFour; ++trial) {
     Team team(random() % 2 == 0, random() % 2 == 0, random() % 2 == 0 ? 1 : 2);
     cudaDoubleSetDelay(random(), 200);
     const Error reason(StatusCode::kAborted, text("trial ", trial));

@@ -55,7 +55,7 @@ TEST(one_rank_hands_a_tensor_to_another) {
 
 TEST(random_cases_bring_every_byte_to_its_place) {
   std::mt19937_64 random(4);
-  for (int trial = 0; trial < 24; ++trial) {
+  for (int trial = 0; trial < 6 * kCasesOfFour; ++trial) {
     cudaDoubleSetDelay(static_cast<unsigned long long>(trial), 300);
     const auto num_ranks = static_cast<std::int64_t>(2 + random() % 4);
     RoundCase what = random_case(random, num_ranks);
@@ -68,13 +68,13 @@ TEST(random_cases_bring_every_byte_to_its_place) {
 // The double tells of streams that are fuller than the driver has room for.
 TEST(more_copies_than_a_stream_holds_wait_for_room) {
   cudaDoubleSetDelay(1, 20);
-  run_case(many_tensors(3000, 5), 2, 1, 2, false, false);
-  run_case(many_tensors(3000, 5), 2, 2, 2, false, false);
+  run_case(many_tensors(1500, 5), 2, 1, 2, false, false);
+  run_case(many_tensors(1500, 5), 2, 2, 2, false, false);
 }
 
 TEST(a_stream_that_stays_full_ends_the_run_at_its_deadline) {
   cudaDoubleSetDelay(1, 0);
-  const RoundCase what = many_tensors(3000, 5);
+  const RoundCase what = many_tensors(1500, 5);
   std::vector<std::unique_ptr<Member>> members;
   for (const std::int64_t rank : {0, 1}) {
     members.push_back(std::make_unique<Member>(what, std::vector{rank}, false, 2));
