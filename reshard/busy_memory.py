@@ -31,5 +31,8 @@ def free_idle_memory() -> None:
     from reshard._native_libraries import count_gpu_leftovers
 
     with _lock:
-        if _held and count_gpu_leftovers() == 0:
+        is_idle = bool(_held) and count_gpu_leftovers() == 0
+        owners = _held[:] if is_idle else []
+        if is_idle:
             _held.clear()
+    del owners  # outside of the lock: what ends with them may be anybody's code

@@ -90,6 +90,8 @@ def _lock(descriptor: int) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             time.sleep(_POLL_S)
+        except OSError:
+            return  # a file system without locks
         else:
             return
     _logger.warning("another process has compiled kernels for %.0f s; not waited for.", _WAIT_S)

@@ -226,8 +226,7 @@ class RefitEnd:
             return
         try:
             self._rendezvous.refuse(error, timeout_s=min(self.timeout_s, _REFUSE_S))
-        except ReshardError as trouble:
-            # The error at hand is the one to raise.
+        except ReshardError as trouble:  # the error at hand is the one to raise
             _logger.warning("%s: the others were not told: %s", self._who, trouble)
 
     def close(self) -> None:
@@ -272,12 +271,12 @@ class RefitEnd:
             wants_check = read_flag("verify", verify)
             streams = read_streams(streams, self._ranks)
         start = time.perf_counter()
-        problem_here = self._problem_of(buffers)  # drops a session whose memory is elsewhere now
+        with self.telling_others():
+            problem_here = self._problem_of(buffers)  # drops a session if memory is elsewhere now
         own = Beginning(wants_check, self._session is None, problem_here, limit)
         exchange: EpochExchange | None = None
         try:
-            # A destination that died since the last refit is the store's to notice: the source
-            # goes on without it.
+            # A destination that died since is the store's to notice: the source goes on without it.
             go = self._rendezvous.begin(
                 msgspec.msgpack.encode(own), timeout_s=limit, version=version
             )
@@ -322,13 +321,14 @@ class RefitEnd:
                 self._drop_session()
             # Else nothing has begun, and the plan stays good as long as the members are the same.
             return
-        exchange.fail(error)
         try:
-            if self._session is not None:
-                self._session.abort(str(error) or type(error).__name__)
-            self._drop_session()
-        except TransportError as trouble:
-            # What ended the refit is the error to raise.
+            try:
+                exchange.fail(error)  # which an interrupt may end
+            finally:
+                if self._session is not None:
+                    self._session.abort(str(error) or type(error).__name__)
+                self._drop_session()
+        except TransportError as trouble:  # what ended the refit is the error to raise
             _logger.warning("%s: while giving up: %s", self._who, trouble)
 
     def _before_move(self) -> None:
@@ -341,7 +341,7 @@ class RefitEnd:
         try:
             devices = self._checks.check(buffers)
             if self._transport != "shm":
-                prepare_kernels(devices.values())  # for seconds, before anybody's limit runs
+                prepare_kernels(devices.values())  # may take seconds, so before this limit runs
         except (LayoutError, UnsupportedError) as error:
             return report_error(error)
         self._checked = BufferSnapshot(buffers)

@@ -143,11 +143,15 @@ class Session:
                 caller's work; ranks that are left out use the default stream.
 
         Raises:
+            UnsupportedError: see `problem_of`; nothing moved.
             VerificationError: values differ. TransportError: a member failed or was silent.
 
         Collective: every member.
         """
         deadline = time.monotonic() + timeout_s
+        problem = self.problem_of(verify=verify)
+        if problem is not None:
+            raise problem
         if self._nccl is not None:
             free_idle_memory()
         self._local.bind(src_buffers, dst_buffers, verify=verify)
@@ -391,3 +395,5 @@ class Session:
         if communicator is not None:
             communicator.close()
         self._local.close()
+        if self._nccl is not None:
+            free_idle_memory()

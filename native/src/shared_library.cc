@@ -31,13 +31,36 @@ bool are_same(const std::string& a, const std::string& b) {
   return std::filesystem::equivalent(a, b, failure);
 }
 
+// The first object of the process, the program itself aside, that has a function of its own of that
+// name. For the program the loader may name a stub that calls another object's.
+std::string first_with(const char* function) {
+  void* program = dlopen(nullptr, RTLD_LAZY);
+  link_map* map = nullptr;
+  if (program == nullptr || dlinfo(program, RTLD_DI_LINKMAP, &map) != 0) return "";
+  std::string found;
+  for (; map != nullptr && found.empty(); map = map->l_next) {
+    if (map->l_name == nullptr || map->l_name[0] == '\0') continue;
+    void* object = dlopen(map->l_name, RTLD_LAZY | RTLD_NOLOAD);
+    if (object == nullptr) continue;
+    Dl_info info{};
+    void* address = dlsym(object, function);
+    const bool is_known = address != nullptr && dladdr(address, &info) != 0;
+    if (is_known && info.dli_fname != nullptr && are_same(info.dli_fname, map->l_name)) {
+      found = map->l_name;
+    }
+    dlclose(object);
+  }
+  dlclose(program);
+  return found;
+}
+
 // How to open a file so that its calls of its own functions stay inside of it. What it gets from
 // the C library then stays there too, so no other allocator may stand before that.
 int flags_apart(const std::string& name, const char* function) {
   const std::string other = provider_of(function);
   if (kDeepBind == 0 || other.empty() || are_same(other, name)) return 0;
-  const std::string allocator = provider_of("malloc");
-  if (!are_same(allocator, provider_of("gnu_get_libc_version"))) {
+  const std::string allocator = first_with("malloc");
+  if (!are_same(allocator, first_with("gnu_get_libc_version"))) {
     throw Error(StatusCode::kUnsupported,
                 text(name, " cannot be opened beside ", other, " while ", allocator,
                      " is the allocator: memory of one would be freed by the other. Start without "

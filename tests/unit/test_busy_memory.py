@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from reshard import TransportError
+from reshard import TransportError, UnsupportedError
 from reshard.busy_memory import free_idle_memory, hold_while_busy
 from reshard.session import Session
 
@@ -70,3 +70,13 @@ def test_a_refit_that_fails_over_nccl_hands_its_buffers_over(is_on_gpus, monkeyp
     with pytest.raises(TransportError, match="lost"):
         session.refit(None, {(0, "w"): "sent"}, {(1, "w"): "received"}, verify=False, **own)
     assert held == (["sent", "received"] if is_on_gpus else [])
+
+
+def test_a_refit_that_cannot_be_verified_moves_nothing(monkeypatch):
+    """Also where nobody asked before, as in redistribute."""
+    session = object.__new__(Session)
+    problem = UnsupportedError("no kernels there")
+    session._nccl = SimpleNamespace(problem_of_verifying=lambda: problem)
+    own = {"run_id": 1, "version": 1, "epoch": 1, "timeout_s": 1.0, "phases": {}}
+    with pytest.raises(UnsupportedError, match="no kernels there"):
+        session.refit(None, {}, {}, verify=True, **own)

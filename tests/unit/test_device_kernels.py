@@ -235,6 +235,16 @@ def test_a_process_that_compiles_for_ever_is_not_waited_for(compilations, monkey
 
 
 @pytest.mark.usefixtures("_empty_cache")
+def test_a_file_system_without_locks_does_no_harm(compilations, monkeypatch):
+    def refuse(*given):
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    assert device_kernels.kernel_image("sm_90") == IMAGE
+    assert compilations == ["sm_90"]
+
+
+@pytest.mark.usefixtures("_empty_cache")
 def test_without_a_compiler_the_log_says_what_to_do(monkeypatch, caplog):
     monkeypatch.setattr(device_kernels, "find_nvrtc", list)
     assert device_kernels.kernel_image("sm_90") is None

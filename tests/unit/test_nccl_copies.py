@@ -332,6 +332,36 @@ def test_a_copy_beside_one_that_all_see_calls_functions_of_its_own(tmp_path):
 
 
 @pytest.mark.processes
+def test_a_program_that_names_malloc_by_a_stub_of_its_own_is_no_allocator(tmp_path):
+    """As Python does where it is linked to a fixed address."""
+    first, second = nccl_double(tmp_path / "a"), nccl_double(tmp_path / "b")
+    source, program = tmp_path / "p.c", tmp_path / "program"
+    (library,) = loaded_files("libreshard.so")
+    source.write_text(
+        f"""
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+void* (*volatile allocate)(size_t) = malloc;
+int main(void) {{
+  void* out = NULL;
+  dlopen("{first}", RTLD_NOW | RTLD_GLOBAL);
+  void* library = dlopen("{library}", RTLD_NOW);
+  int (*open_nccl)(const char*, void**) = dlsym(library, "reshard_nccl_open");
+  const char* (*error)(void) = dlsym(library, "reshard_last_error");
+  if (open_nccl("{second}", &out) != 0) puts(error());
+  free(allocate(1));
+  return 0;
+}}
+"""
+    )
+    flags = ["-no-pie", "-fno-pie", "-o", program, source, "-ldl"]
+    subprocess.run(["cc", *flags], check=True, timeout=60)
+    done = subprocess.run([program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == ""
+
+
+@pytest.mark.processes
 def test_a_copy_beside_another_is_refused_where_an_allocator_is_preloaded(tmp_path):
     first, second = nccl_double(tmp_path / "a"), nccl_double(tmp_path / "b")
     source, allocator = tmp_path / "a.c", tmp_path / "liballocator.so"

@@ -25,9 +25,10 @@ NcclCommunicators::NcclCommunicators(std::shared_ptr<const NcclApi> api,
 }
 
 void NcclCommunicators::end(const std::shared_ptr<NcclCommunicators>& all, Ending how) {
+  // Those of domains are made of these, and NCCL may be writing their places just now.
   bool has_any = false;
-  for (const std::vector<NcclComm>& each : all->slots_) {
-    for (const NcclComm communicator : each) has_any = has_any || communicator != nullptr;
+  for (const NcclComm& place : all->of(Channel::kNetwork)) {
+    has_any = has_any || __atomic_load_n(&place, __ATOMIC_ACQUIRE) != nullptr;
   }
   if (!has_any) return;
   std::packaged_task<void()> task([all, how] { all->end_all(how); });
@@ -56,7 +57,7 @@ void NcclCommunicators::end_all(Ending how) noexcept {
   const Channel second = is_abort ? Channel::kDomain : Channel::kNetwork;
   for (const Channel channel : {first, second}) {
     for (std::size_t i = 0; i < devices_.size(); ++i) {
-      const NcclComm communicator = std::exchange(of(channel)[i], nullptr);
+      const NcclComm communicator = __atomic_exchange_n(&of(channel)[i], nullptr, __ATOMIC_ACQ_REL);
       if (communicator == nullptr) continue;
       const GpuDevice::Scope scope(*devices_[i], std::nothrow);
       if (is_abort) {
