@@ -29,7 +29,7 @@ class BoundedStream {
   CudaStream next();
 
  private:
-  // Of the copies and launches from a mark to the next; less than three times as many are under way.
+  // Copies and launches from a mark to the next; less than three times as many are under way.
   static constexpr std::size_t kPerMark = 256;
 
   GpuStream stream_;
