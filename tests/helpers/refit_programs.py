@@ -499,7 +499,9 @@ def spoil_replica(desk: Desk, rank: int, name: str) -> None:
     as_bits(desk.arrays[rank, name]).reshape(-1).view(np.uint8)[0] ^= 1
 
 
-def attempts(desk: Desk, count: int, version: int | None) -> list[tuple[str, str]]:
+def attempts(
+    desk: Desk, count: int, version: int | None, verify: bool = True
+) -> list[tuple[str, str]]:
     """Takes part in refits that all fail, and returns (class, message) of each error."""
     errors = []
     for _ in range(count):
@@ -507,7 +509,7 @@ def attempts(desk: Desk, count: int, version: int | None) -> list[tuple[str, str
             if version is None:
                 desk.end.refit(desk.buffers)
             else:
-                desk.end.publish(desk.buffers, version=version, verify=False)
+                desk.end.publish(desk.buffers, version=version, verify=verify)
         except ReshardError as error:
             errors.append((type(error).__name__, str(error)))
     return errors

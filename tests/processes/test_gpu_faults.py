@@ -317,7 +317,7 @@ def test_thirty_failed_refits_leave_as_much_as_the_first(team):
 
     def fail(count):
         for process in SOURCES:
-            team.start(process, programs.attempts, count, 1)
+            team.start(process, programs.attempts, count, 1, False)
         team.start(2, programs.attempts, count, None)
         team.start(3, programs.failing_attempts, count, "no luck")
         errors = [team.result(process, 100.0).get() for process in EVERYBODY]
