@@ -27,6 +27,7 @@ __all__ = ["NcclEpoch", "devices_of_ranks"]
 
 _SMALLEST_CHUNK = 16  # programs in rounds have no chunks
 _WITH_KERNELS, _WITHOUT_KERNELS = b"k", b"-"
+_NVRTC_REMEDY = "Install nvidia-cuda-nvrtc-cu12 (nvidia-cuda-nvrtc with CUDA 13) there"
 
 
 def devices_of_ranks(
@@ -75,6 +76,7 @@ class NcclEpoch:
         self._domains = {rank: numbers[hosts[rank]] for rank in self._members}
         self.ranks = sorted(self._devices)
         self._without_kernels: list[int] = []
+        self._images: Mapping[int, bytes | None] = {}
         self.spans = Spans(plan.planner.kinds)
 
     def _check_devices_apart(self) -> None:
@@ -100,6 +102,7 @@ class NcclEpoch:
         """Takes the number of rounds that fits every rank; see `EpochTransport.agree`."""
         budget = self._plan.staging_bytes
         own = pace_of_all([self._plan.rank_plan(rank) for rank in self.ranks], self.spans, budget)
+        self._images = self._images_for(local.tables.first_cast)
         offers = compare_plans(exchange, self._roster.names, digest, tuple(own), timeout_s)
         pace = agreed([Pace(*offer) for offer in offers])
         while True:
@@ -117,6 +120,24 @@ class NcclEpoch:
                     f"least {most}.",
                     most,
                 )
+
+    def _images_for(self, first_cast: str) -> Mapping[int, bytes | None]:
+        """Returns the kernels for each GPU of this process; None where plain copies must do.
+
+        Args:
+            first_cast: what of this process's tensors is cast, if anything is.
+        """
+        from reshard._native_libraries import CudaLibrary
+
+        if not self._devices:
+            return {}
+        images = kernel_images(CudaLibrary(), self._devices.values())
+        if first_cast and None in images.values():
+            raise UnsupportedError(
+                f"{first_cast} on a GPU takes compiled kernels, and there is no NVRTC that its "
+                f"driver takes. {_NVRTC_REMEDY}, or have both sides use one dtype."
+            )
+        return images
 
     def _domains_of_all(self) -> list[int]:
         """Returns a domain for every number of a rank; those that are none are alone."""
@@ -136,16 +157,15 @@ class NcclEpoch:
 
         nccl = None if self._copy is None else open_offer(self._copy)
         cuda = None if nccl is None else CudaLibrary()
-        images = {} if cuda is None else kernel_images(cuda, self._devices.values())
         is_first = nccl is not None and self._members[0] in self._devices
-        word = _WITH_KERNELS if None not in images.values() else _WITHOUT_KERNELS
+        word = _WITH_KERNELS if None not in self._images.values() else _WITHOUT_KERNELS
         word += nccl.make_id() if nccl is not None and is_first else b""
         words = exchange.exchange("listening", word, timeout_s=time_left(deadline))
         self._without_kernels = [p for p, w in enumerate(words) if w[:1] == _WITHOUT_KERNELS]
         opened = None
         if nccl is not None and cuda is not None:
             unique_id = next(w[1:] for w in words if len(w) > 1)
-            opened = self._open(nccl, cuda, images, unique_id)
+            opened = self._open(nccl, cuda, unique_id)
         with closed_on_error(opened) as communicator:
             connect_all(exchange, communicator, deadline, while_waiting)
         return communicator
@@ -159,23 +179,22 @@ class NcclEpoch:
             return None
         return UnsupportedError(
             f"{self._roster.names[self._without_kernels[0]]}: to add up fingerprints on GPUs takes "
-            "compiled kernels, and there is no NVRTC that its driver takes. Install "
-            "nvidia-cuda-nvrtc-cu12 (nvidia-cuda-nvrtc with CUDA 13) there, or refit without "
-            "verification."
+            f"compiled kernels, and there is no NVRTC that its driver takes. {_NVRTC_REMEDY}, or "
+            "refit without verification."
         )
 
     def _open(
         self,
         nccl: NcclLibrary,
         cuda: CudaLibrary,
-        images: Mapping[int, bytes | None],
         unique_id: bytes,
     ) -> Communicator:
         from reshard._native import Communicator
         from reshard._native_communicator import GpuRank
 
         local = [
-            GpuRank(rank, device, images[device]) for rank, device in sorted(self._devices.items())
+            GpuRank(rank, device, self._images[device])
+            for rank, device in sorted(self._devices.items())
         ]
         return Communicator.nccl(nccl, cuda, unique_id, self._members, local, self._channel_domains)
 

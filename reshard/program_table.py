@@ -54,6 +54,7 @@ class ProgramTables:
         bytes_out: wire bytes to other ranks, per (source rank, destination rank) of local sources.
         bytes_in: the same for local destinations.
         hops, spans: flat rows as `reshard.h` describes them; empty where there are no rounds.
+        first_cast: the first tensor whose elements change their type here, and how; empty if none.
     """
 
     endpoints: tuple[Endpoint, ...]
@@ -65,6 +66,7 @@ class ProgramTables:
     bytes_in: Mapping[tuple[int, int], int]
     hops: array[int] = field(default_factory=lambda: array("q"))
     spans: array[int] = field(default_factory=lambda: array("q"))
+    first_cast: str = ""
 
 
 def locate(
@@ -140,6 +142,7 @@ class _Builder:
         self._zeroed: set[Endpoint] = set()
         self._slots: dict[tuple[object, ...], list[tuple[int, Slot]]] = {}
         self._legs: dict[tuple[int, int], tuple[Leg, ...]] = {}
+        self._first_cast = ""
 
     def add_rank(self, rank: int, hop: int) -> None:
         rank_plan = self._plan.rank_plan(rank)
@@ -170,6 +173,9 @@ class _Builder:
         buffer_number, buffer = self._buffer(side, rank, spec.name)
         wire_dtype = pair.dtype_at(hop)
         dtype, wire = int(buffer.dtype), int(wire_dtype)
+        if dtype != wire and not self._first_cast:
+            ends = (buffer.dtype, wire_dtype) if direction == _SEND else (wire_dtype, buffer.dtype)
+            self._first_cast = f"{spec.name}: {ends[0]} to {ends[1]}"
         for peer_position, slot in self._located(side, direction, rank, pair, legs, buffer.strides):
             peer = peers[peer_position]
             src, dst = (rank, peer) if direction == _SEND else (peer, rank)
@@ -273,6 +279,7 @@ class _Builder:
             self._bytes[_RECEIVE],
             hops,
             spans,
+            self._first_cast,
         )
 
 

@@ -340,7 +340,7 @@ class RefitEnd:
             return None
         try:
             devices = self._checks.check(buffers)
-            if self._transport != "shm":
+            if devices != self._devices and self._transport != "shm":
                 prepare_kernels(devices.values())  # may take seconds, so before this limit runs
         except (LayoutError, UnsupportedError) as error:
             return report_error(error)

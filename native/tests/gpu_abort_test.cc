@@ -193,17 +193,11 @@ TEST(what_the_caller_queues_after_an_error_comes_after_what_was_left) {
     Team team(true, false, 1);
     team.open();
     team.connect();
-    std::atomic<bool> goes_on{false};
     {
-      const OnDevice device(0);
-      const Stream stuck;
-      const auto wait = [](void* flag) {
-        while (!*static_cast<std::atomic<bool>*>(flag)) std::this_thread::yield();
-      };
-      cudaDoubleQueue(stuck.get(), 0, wait, &goes_on, nullptr, 0);
+      StuckStream stuck(0);
       on_threads(4, [&](std::size_t i) {
         std::vector<std::uint64_t> own;
-        if (i == 0) own.push_back(reinterpret_cast<std::uint64_t>(stuck.get()));
+        if (i == 0) own.push_back(stuck.number());
         team[i].begin(1, kLimit, own);
         team[i].finish();
       });
@@ -215,8 +209,7 @@ TEST(what_the_caller_queues_after_an_error_comes_after_what_was_left) {
         std::fill(bytes.begin(), bytes.end(), std::byte{0x77});
       };
       for (auto& memory : all) cudaDoubleQueue(stuck.get(), 0, load, &memory, nullptr, 0);
-      goes_on = true;
-      CHECK_TRUE(stuck.finishes());
+      CHECK_TRUE(stuck.finish());
       CHECK_EQ(cudaDoubleDrain(5000), 0);
       for (auto& memory : all) {
         const auto is_new = [](std::byte byte) { return byte == std::byte{0x77}; };
@@ -239,19 +232,11 @@ TEST(what_a_stuck_stream_of_the_caller_holds_up_is_freed_when_it_goes_on) {
     Team team(has_kernels, false, 1);
     team.open();
     team.connect();
-    std::atomic<bool> goes_on{false};
     {
-      const OnDevice device(0);
-      const Stream stuck;
-      cudaDoubleQueue(
-          stuck.get(), 0,
-          [](void* flag) {
-            while (!*static_cast<std::atomic<bool>*>(flag)) std::this_thread::yield();
-          },
-          &goes_on, nullptr, 0);
+      StuckStream stuck(0);
       for (const Outcome& each : on_threads(4, [&](std::size_t i) {
              std::vector<std::uint64_t> own;
-             if (i == 0) own.push_back(reinterpret_cast<std::uint64_t>(stuck.get()));
+             if (i == 0) own.push_back(stuck.number());
              team[i].begin(1, kLimit, own);
              team[i].finish();
            })) {
@@ -262,8 +247,7 @@ TEST(what_a_stuck_stream_of_the_caller_holds_up_is_freed_when_it_goes_on) {
       CHECK_TRUE(cudaDoubleGet("allocations", 0) > 0);  // still to be written by what is queued
       CHECK_EQ(count_leftovers(), 1);
       CHECK_EQ(cudaDoubleGet("allocations", 1), 0);
-      goes_on = true;
-      CHECK_TRUE(stuck.finishes());
+      CHECK_TRUE(stuck.finish());
       CHECK_EQ(cudaDoubleDrain(5000), 0);
     }
     CHECK_EQ(count_leftovers(), 0);  // frees, as the next run does, of whatever program

@@ -196,3 +196,38 @@ def test_fingerprints_that_one_process_cannot_add_up_are_refused_by_all(everybod
 def test_fingerprints_that_are_refused_leave_the_version_that_was_there(everybody, no_nvrtc):
     refuse_to_verify(everybody, (0, 1, no_nvrtc))
     assert_holds(everybody, (1, no_nvrtc), 1)
+
+
+def test_casts_that_one_process_cannot_do_are_refused_by_all_before_anything_moves(
+    everybody, no_nvrtc
+):
+    team, others = everybody, (0, 1)
+    casts = {"casts": [("float32", "bfloat16")]}
+    rows = Layout(Mesh.of(tp=2), (Shard(0),))
+    source = [TensorSpec("w", (40, 30), "float32", rows)]
+    target = shards_of("w", (40, 30), "bfloat16")
+    # The source's second rank narrows; who receives needs no kernels.
+    open_all(team, Program([0, no_nvrtc], source, options=casts), [Program([1], target)])
+    groups = [team.values([process], programs.group_numbers) for process in others]
+    team.start(1, programs.refit)
+    for process in (0, no_nvrtc):
+        team.start(process, programs.publish_filled, 1, {"verify": False})
+    for answer in [team.result(process) for process in (*others, no_nvrtc)]:
+        assert "UnsupportedError" in answer.kinds, answer.trace
+        assert "w: float32 to bfloat16 on a GPU takes compiled kernels" in answer.message
+    assert [team.values([process], programs.group_numbers) for process in others] == groups
+    assert team.values([1], programs.state_of) == [("empty", None)]
+
+
+def test_a_process_without_kernels_takes_what_others_have_cast(everybody, no_nvrtc):
+    team = everybody
+    casts = {"casts": [("float32", "bfloat16")]}
+    source = shards_of("w", (40, 30), "float32")
+    target = shards_of("w", (40, 30), "bfloat16")
+    open_all(team, Program([0], source, options=casts), [Program([no_nvrtc], target)])
+    team.values([0], programs.fill_with_numbers)
+    team.start(no_nvrtc, programs.refit)
+    team.start(0, programs.publish, 1, {"verify": False})
+    for process in (0, no_nvrtc):
+        team.result(process).get()
+    assert team.values([no_nvrtc], programs.check_numbers) == [True]

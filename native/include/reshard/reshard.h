@@ -10,8 +10,7 @@
  *              Different handles are independent.
  *   fork:      a child process must not use handles made by its parent, except to destroy them.
  *   Structs:   the caller sets `size` to sizeof the struct; a smaller struct than this version
- *              knows is refused, the unknown end of a larger one is ignored.
- */
+ *              knows is refused, the unknown end of a larger one is ignored. */
 #ifndef RESHARD_RESHARD_H_
 #define RESHARD_RESHARD_H_
 
@@ -62,8 +61,7 @@ RESHARD_API void reshard_last_error_ranks(int64_t* rank, int64_t* peer);
 /* "0.1.0". Static memory. */
 RESHARD_API const char* reshard_version(void);
 
-/* The instruction sets that the copy kernels use on this machine, "avx2" or "baseline". Static
- * memory. */
+/* The instruction sets that copies use on this machine: "avx2", "baseline". Static memory. */
 RESHARD_API const char* reshard_cpu_features(void);
 
 /* Writes the sizes of the structs of this header, in their order of appearance, to at most `count`
@@ -81,8 +79,7 @@ typedef struct reshard_cuda reshard_cuda;
 
 /* Opens a copy of NCCL by the path of its file, or by its name ("libnccl.so.2") what the process
  * has open already or the loader finds. The file stays open until the process ends.
- * Errors: INVALID_ARGUMENT; UNSUPPORTED saying what is missing: the file, a function, or a version
- * that is new enough. */
+ * Errors: INVALID_ARGUMENT; UNSUPPORTED naming what is missing: file, function, newer version. */
 RESHARD_API reshard_status reshard_nccl_open(const char* name, reshard_nccl** nccl);
 
 /* Frees a handle; NULL is allowed. */
@@ -110,8 +107,7 @@ RESHARD_API int32_t reshard_cuda_num_devices(const reshard_cuda* cuda);
 /* As reshard_nccl_path. */
 RESHARD_API const char* reshard_cuda_path(const reshard_cuda* cuda);
 
-/* ---- kernels ----------------------------------------------------------------------------------
- */
+/* ---- kernels -------------------------------------------------------------------------------- */
 
 /* The kernels that pack, unpack and fingerprint on a GPU, compiled for one architecture. */
 typedef struct reshard_kernels reshard_kernels;
@@ -140,8 +136,7 @@ RESHARD_API const void* reshard_kernels_image(const reshard_kernels* kernels);
 RESHARD_API uint64_t reshard_kernels_image_size(const reshard_kernels* kernels);
 
 /* What the compiler says of each kernel: registers, spills, shared memory. As
- * reshard_kernels_image.
- */
+ * reshard_kernels_image. */
 RESHARD_API const char* reshard_kernels_log(const reshard_kernels* kernels);
 
 /* ---- program --------------------------------------------------------------------------------- */
@@ -193,8 +188,7 @@ typedef struct reshard_program_tables {
   uint64_t spans_length;
   int64_t num_rounds; /* 0..2^20; above 0 for GPUs; the same on all processes */
   int64_t num_groups; /* with rounds 1..2^20: of messages in a slot, by pairs of ranks; likewise */
-  int64_t
-      messages_per_pair; /* with rounds 1..2^20: so many of a pair at most in one group; likewise */
+  int64_t messages_per_pair; /* with rounds 1..2^20: of a pair in one group at most; likewise */
 } reshard_program_tables;
 
 /* What a program moves per run. Bytes are wire bytes. */
@@ -249,8 +243,8 @@ typedef struct reshard_run_stats {
 RESHARD_API reshard_status reshard_program_create(const reshard_program_tables* tables,
                                                   reshard_program** program);
 
-/* Frees what failed runs left to GPUs and is idle by now, and counts the runs whose rest is not: it
- * may still read and write their buffers. Any thread. */
+/* Frees what failed runs left to GPUs that are idle, and counts the runs whose rest may still read
+ * and write their buffers. Any thread. */
 RESHARD_API reshard_status reshard_gpu_count_leftovers(int64_t* count);
 
 /* Frees a program; NULL is allowed. A current run is cancelled first. */
@@ -274,8 +268,7 @@ RESHARD_API reshard_status reshard_program_describe_rounds(const reshard_program
  *   communicator: may be NULL when all streams are local; used by one run at a time.
  *   buffers:      num_buffers pointers, copied; a pointer may be NULL only when nothing with
  *                 elements refers to it. Buffers received into must not overlap others.
- * Errors: INVALID_ARGUMENT, INVALID_STATE (a run is under way, not connected), ABORTED, PEER_LOST.
- */
+ * Errors: INVALID_ARGUMENT, INVALID_STATE (a run goes on, not connected), ABORTED, PEER_LOST. */
 RESHARD_API reshard_status reshard_program_begin(reshard_program* program,
                                                  reshard_communicator* communicator,
                                                  void* const* buffers, uint64_t num_buffers,
@@ -283,11 +276,10 @@ RESHARD_API reshard_status reshard_program_begin(reshard_program* program,
 
 /* Goes on with the current run for about `slice_ns` (0: as far as possible without waiting).
  * Returns OK when the run is over: all bytes for this process are in its buffers and all that it
- * sent has been taken by the receivers. Returns IN_PROGRESS when the slice is used up. Bytes that
- * were passed on (hops) are right if the runs of all processes ended so: one that fails may pass on
- * what never arrived before the others are told.
- * On any error the run is over, the communicator is aborted (its peers are told) and what was
- * received so far is incomplete. `stats` may be NULL; it is filled on OK only. */
+ * sent has been taken by the receivers. Bytes that were passed on (hops) are right if the runs of
+ * all processes ended so. Returns IN_PROGRESS when the slice is used up. On any error the run is
+ * over, the communicator is aborted (its peers are told) and what was received is incomplete.
+ * `stats` may be NULL; it is filled on OK only. */
 RESHARD_API reshard_status reshard_program_progress(reshard_program* program, int64_t slice_ns,
                                                     reshard_run_stats* stats);
 
@@ -318,8 +310,7 @@ typedef struct reshard_shm_options {
 } reshard_shm_options;
 
 /* Makes this process's shared memory, life sign thread and name; does not wait for anybody.
- * Errors: INVALID_ARGUMENT; INVALID_STATE when a live process has the same key and index; SYSTEM.
- */
+ * Errors: INVALID_ARGUMENT; INVALID_STATE when a live process has this key and index; SYSTEM. */
 RESHARD_API reshard_status reshard_communicator_create_shm(const reshard_shm_options* options,
                                                            reshard_communicator** communicator);
 
@@ -384,9 +375,10 @@ RESHARD_API void reshard_communicator_destroy(reshard_communicator* communicator
 /* Adds to sums[slot] the layout-independent fingerprint of every region of a table, modulo 2^64.
  *   regions: rows of 8 + 3 * ndim: slot, buffer, offset_bytes, memory dtype code, stored dtype code
  *            (elements are cast to it first), seed (64 bits), ndim, sizes, strides in bytes, index
- *            strides, index base. Element (i0, ..) has the canonical index base + sum i_k *
- * stride_k. buffers: num_buffers pointers; the caller answers for what the regions touch. Any
- * thread. Errors: INVALID_ARGUMENT, UNSUPPORTED, naming the row; the sums are unchanged then. */
+ *            strides, index base. Element (i, j, ..) has the canonical index base + i * its index
+ *            stride + j * its index stride + ..
+ *   buffers: num_buffers pointers; the caller answers for what the regions touch.
+ * Any thread. Errors: INVALID_ARGUMENT, UNSUPPORTED, naming the row; the sums are unchanged. */
 RESHARD_API reshard_status reshard_fingerprint(const int64_t* regions, uint64_t regions_length,
                                                void* const* buffers, uint64_t num_buffers,
                                                uint64_t* sums, uint64_t num_slots);
