@@ -2,12 +2,14 @@
 
 namespace reshard {
 
+// The older mark is set anew by the operation that is a multiple of kPerMark.
+bool BoundedStream::has_room() const {
+  const std::size_t near = (count_ + kFew) / kPerMark;
+  return near == count_ / kPerMark || marks_[near % 2].is_past();
+}
+
 CudaStream BoundedStream::next() {
-  if (++count_ % kPerMark == 0) {
-    GpuEvent& older = marks_[count_ / kPerMark % 2];
-    while (!older.is_past()) idle_();
-    older.record(stream_.get());
-  }
+  if (++count_ % kPerMark == 0) marks_[count_ / kPerMark % 2].record(stream_.get());
   return stream_.get();
 }
 

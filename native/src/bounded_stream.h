@@ -7,8 +7,6 @@
 
 #include <array>
 #include <cstddef>
-#include <functional>
-#include <utility>
 
 #include "gpu_device.h"
 
@@ -16,25 +14,27 @@ namespace reshard {
 
 class BoundedStream {
  public:
-  // Called again and again while the stream is full; what it throws ends the wait.
-  using Idle = std::function<void()>;
-
-  BoundedStream(const GpuDevice& device, Idle idle)
-      : stream_(device), marks_{{GpuEvent(device), GpuEvent(device)}}, idle_(std::move(idle)) {}
+  explicit BoundedStream(const GpuDevice& device)
+      : stream_(device), marks_{{GpuEvent(device), GpuEvent(device)}} {}
 
   // The stream, for what is no more than a few operations between two calls of `next`.
   CudaStream get() const { return stream_.get(); }
 
-  // The stream, for one more copy or launch. The device's context is current.
+  // Whether it takes a few more copies or launches now. The device's context is current, as it is
+  // in `next`.
+  bool has_room() const;
+
+  // The stream, for one more copy or launch. To be called where `has_room` was true.
   CudaStream next();
 
  private:
-  // Copies and launches from a mark to the next; less than three times as many are under way.
+  // Of the copies and launches from a mark to the next; less than three times as many are under
+  // way.
   static constexpr std::size_t kPerMark = 256;
+  static constexpr std::size_t kFew = 4;  // that `has_room` speaks for
 
   GpuStream stream_;
   std::array<GpuEvent, 2> marks_;
-  Idle idle_;
   std::size_t count_ = 0;
 };
 

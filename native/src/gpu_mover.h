@@ -5,6 +5,7 @@
 #define RESHARD_NATIVE_SRC_GPU_MOVER_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,6 +22,12 @@ enum class MoveKind { kPack, kUnpack };
 // The streams of a rank. What one of them does is in order; the others are told by events.
 enum class Role { kPack = 0, kNetwork = 1, kDomain = 2, kUnpack = 3 };
 constexpr int kNumRoles = 4;
+
+// How far a batch is queued.
+struct BatchCursor {
+  std::size_t item = 0;   // launch, or box
+  std::int64_t copy = 0;  // of the box
+};
 
 class GpuMover {
  public:
@@ -39,9 +46,11 @@ class GpuMover {
   // What was given for a buffer of the program.
   virtual CudaAddress address_of(std::uint32_t buffer) const = 0;
 
-  // Queues a batch on the stream of a role. `staging` is the memory that Move::offset counts from
-  // where place is kStaging.
-  virtual void run(std::size_t batch, CudaAddress staging, Role role, BoundedStream& stream) = 0;
+  // Queues what the stream of a role has room for of a batch, from `cursor` on, which it moves;
+  // returns whether that was the rest. `staging` is the memory that Move::offset counts from where
+  // place is kStaging.
+  virtual bool run(std::size_t batch, CudaAddress staging, Role role, BoundedStream& stream,
+                   BatchCursor& cursor) = 0;
 
   // Device memory that it holds besides the staging memory.
   virtual std::size_t nbytes() const = 0;

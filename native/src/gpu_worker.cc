@@ -19,10 +19,10 @@ Role role_of(Channel channel) {
 }  // namespace
 
 GpuWorker::GpuWorker(const Program& program, const RankRounds& rounds, GpuRank rank,
-                     std::size_t local, const BoundedStream::Idle& idle)
+                     std::size_t local)
     : program_(program), rounds_(rounds), rank_(std::move(rank)), local_(local) {
   for (std::unique_ptr<BoundedStream>& each : streams_) {
-    each = std::make_unique<BoundedStream>(device(), idle);
+    each = std::make_unique<BoundedStream>(device());
   }
   for (std::vector<std::unique_ptr<GpuEvent>>& ring : marks_) {
     for (std::size_t i = 0; i < kSlotsInFlight; ++i) {
@@ -81,37 +81,39 @@ void GpuWorker::begin(const std::vector<CudaAddress>& addresses, CudaStream call
   }
 }
 
-void GpuWorker::fill_zero(const ZeroRegion& region, CudaAddress base) {
+bool GpuWorker::fill_zero(const ZeroRegion& region, CudaAddress base) {
   const GpuDevice::Scope scope(device());
   StridedBox box = region.box;
   std::int64_t width = region.element_size;
   if (box.ndim > 0 && box.stride[box.ndim - 1] == width) width *= box.size[--box.ndim];
   // Rows go together where they are a pitch apart.
+  const std::int64_t most = device().max_pitch();
   const std::int64_t stride = box.ndim > 0 ? box.stride[box.ndim - 1] : 0;
-  const bool has_rows = stride >= width && stride <= device().max_pitch();
+  const bool has_rows = stride >= width && stride <= most;
   const std::int64_t rows = has_rows ? box.size[--box.ndim] : 1;
-  const std::int64_t count = num_elements(box);
-  for (std::int64_t i = 0; i < count; ++i) {
-    std::int64_t offset = region.offset_bytes;
-    std::int64_t rest = i;
+  const std::int64_t per_index = (width + most - 1) / most;
+  for (const std::int64_t count = num_elements(box) * per_index; cursor_.copy < count;
+       ++cursor_.copy) {
+    if (!bounded(Role::kUnpack).has_room()) return false;
+    const std::int64_t done = cursor_.copy % per_index * most;
+    std::int64_t offset = region.offset_bytes + done;
+    std::int64_t rest = cursor_.copy / per_index;
     for (int dim = box.ndim - 1; dim >= 0; --dim) {
       offset += rest % box.size[dim] * box.stride[dim];
       rest /= box.size[dim];
     }
-    for (std::int64_t done = 0; done < width; done += device().max_pitch()) {
-      const std::int64_t part = std::min(width - done, device().max_pitch());
-      fill_rows(base + static_cast<CudaAddress>(offset + done), part, rows,
-                has_rows ? stride : part);
-    }
+    const std::int64_t part = std::min(width - done, most);
+    fill_rows(base + static_cast<CudaAddress>(offset), part, rows, has_rows ? stride : part);
   }
+  cursor_ = {};
+  return true;
 }
 
 void GpuWorker::fill_rows(CudaAddress first, std::int64_t width, std::int64_t rows,
                           std::int64_t pitch) {
-  device().check(device().cuda().MemsetD2D8Async(first, static_cast<std::size_t>(pitch), 0,
-                                                 static_cast<std::size_t>(width),
-                                                 static_cast<std::size_t>(rows),
-                                                 streams_[static_cast<int>(Role::kUnpack)]->next()),
+  device().check(device().cuda().MemsetD2D8Async(
+                     first, static_cast<std::size_t>(pitch), 0, static_cast<std::size_t>(width),
+                     static_cast<std::size_t>(rows), bounded(Role::kUnpack).next()),
                  "filling padding with zeros");
 }
 
@@ -124,30 +126,55 @@ CudaAddress GpuWorker::half(std::size_t slot) const {
   return staging_->address() + (slot % 2) * size;
 }
 
-void GpuWorker::run(std::size_t batch, std::size_t slot, Role role) {
-  if (batch != kNone) mover_->run(batch, half(slot), role, *streams_[static_cast<int>(role)]);
+bool GpuWorker::begin_stage() { return !std::exchange(is_in_stage_, true); }
+
+bool GpuWorker::end_stage() {
+  is_in_stage_ = false;
+  num_run_ = 0;
+  return true;
 }
 
-void GpuWorker::pack(std::size_t slot) {
+bool GpuWorker::run(std::size_t number, std::size_t batch, std::size_t slot, Role role) {
+  if (number < num_run_) return true;
+  if (batch != kNone && !mover_->run(batch, half(slot), role, bounded(role), cursor_)) return false;
+  ++num_run_;
+  cursor_ = {};
+  return true;
+}
+
+bool GpuWorker::pack(std::size_t slot) {
   const GpuDevice::Scope scope(device());
-  // Whatever was in this half has left it by then, and the half is everybody's when packed.
-  hold_up(Role::kPack, kUnpacked, slot, 2);
-  hold_up(Role::kPack, kDomainOver, slot, 2);
-  run(batches_[slot].packs[kNetwork], slot, Role::kPack);
+  if (begin_stage()) {
+    // Whatever was in this half has left it by then, and the half is everybody's when packed.
+    hold_up(Role::kPack, kUnpacked, slot, 2);
+    hold_up(Role::kPack, kDomainOver, slot, 2);
+  }
+  if (!run(0, batches_[slot].packs[kNetwork], slot, Role::kPack)) return false;
   mark(kPacked, slot).record(stream(Role::kPack));
+  return end_stage();
 }
 
-void GpuWorker::begin_exchange(Channel channel, std::size_t slot) {
+bool GpuWorker::begin_exchange(Channel channel, std::size_t slot) {
   const GpuDevice::Scope scope(device());
   const Role role = role_of(channel);
   const int number = static_cast<int>(channel);
-  hold_up(role, kPacked, slot, 0);
-  if (part(channel, slot).sends_arrivals) {
-    hold_up(role, kUnpacked, slot, 1);
-    hold_up(role, kDomainOver, slot, 1);
+  if (begin_stage()) {
+    hold_up(role, kPacked, slot, 0);
+    if (part(channel, slot).sends_arrivals) {
+      hold_up(role, kUnpacked, slot, 1);
+      hold_up(role, kDomainOver, slot, 1);
+    }
   }
-  if (channel == Channel::kDomain) run(batches_[slot].packs[number], slot, role);
-  run(batches_[slot].relays[number], slot, role);
+  // What the network takes was packed before.
+  const std::size_t packs = channel == Channel::kDomain ? batches_[slot].packs[number] : kNone;
+  if (!run(0, packs, slot, role)) return false;
+  if (!run(1, batches_[slot].relays[number], slot, role)) return false;
+  return end_stage();
+}
+
+bool GpuWorker::has_room(Channel channel) const {
+  const GpuDevice::Scope scope(device());
+  return bounded(role_of(channel)).has_room();
 }
 
 void GpuWorker::add_messages(Channel channel, std::size_t slot, std::int64_t number,
@@ -158,7 +185,7 @@ void GpuWorker::add_messages(Channel channel, std::size_t slot, std::int64_t num
   const auto group = std::lower_bound(groups.begin(), groups.end(), number, less);
   if (group == groups.end() || group->number != number) return;
   const GpuDevice::Scope scope(device());
-  const CudaStream own = streams_[static_cast<int>(role_of(channel))]->next();  // of one launch
+  const CudaStream own = bounded(role_of(channel)).next();  // of one launch
   for (const Message& message : group->messages) {
     const CudaAddress base =
         message.place == kStaging ? staging : mover_->address_of(message.place);
@@ -175,20 +202,23 @@ void GpuWorker::add_peers(std::size_t slot, std::set<std::int64_t>& peers) const
   }
 }
 
-void GpuWorker::end_exchange(Channel channel, std::size_t slot) {
+bool GpuWorker::end_exchange(Channel channel, std::size_t slot) {
   const GpuDevice::Scope scope(device());
   const Role role = role_of(channel);
-  if (channel == Channel::kDomain) {
-    run(batches_[slot].unpacks[static_cast<int>(channel)], slot, role);
-  }
+  const int number = static_cast<int>(channel);
+  // What the network brought is unpacked on a stream of its own.
+  const std::size_t unpacks = channel == Channel::kDomain ? batches_[slot].unpacks[number] : kNone;
+  if (!run(0, unpacks, slot, role)) return false;
   mark(channel == Channel::kDomain ? kDomainOver : kExchanged, slot).record(stream(role));
+  return end_stage();
 }
 
-void GpuWorker::unpack(std::size_t slot) {
+bool GpuWorker::unpack(std::size_t slot) {
   const GpuDevice::Scope scope(device());
-  hold_up(Role::kUnpack, kExchanged, slot, 0);
-  run(batches_[slot].unpacks[kNetwork], slot, Role::kUnpack);
+  if (begin_stage()) hold_up(Role::kUnpack, kExchanged, slot, 0);
+  if (!run(0, batches_[slot].unpacks[kNetwork], slot, Role::kUnpack)) return false;
   mark(kUnpacked, slot).record(stream(Role::kUnpack));
+  return end_stage();
 }
 
 bool GpuWorker::is_over(std::size_t slot) const {

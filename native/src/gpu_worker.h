@@ -5,7 +5,8 @@
 //   domain stream   slot s: pack, exchange, unpack inside the domain, when slot s - 1 has arrived
 //   unpack stream   slot s: what the network brought
 //
-// Nothing here waits on the host, but for room in a stream that is full.
+// Nothing here waits on the host: where a stream is full, a stage says that it has to be gone on
+// with.
 #ifndef RESHARD_NATIVE_SRC_GPU_WORKER_H_
 #define RESHARD_NATIVE_SRC_GPU_WORKER_H_
 
@@ -31,9 +32,7 @@ class GpuWorker {
   static constexpr std::size_t kSlotsInFlight = 4;
 
   // `rounds` and `program` outlive it. Allocates the staging memory.
-  //   idle: for BoundedStream.
-  GpuWorker(const Program& program, const RankRounds& rounds, GpuRank rank, std::size_t local,
-            const BoundedStream::Idle& idle);
+  GpuWorker(const Program& program, const RankRounds& rounds, GpuRank rank, std::size_t local);
 
   std::int64_t rank() const { return rounds_.rank; }
   const GpuDevice& device() const { return *rank_.device; }
@@ -44,18 +43,22 @@ class GpuWorker {
   // Queues a new run after what the caller's stream has by now.
   void begin(const std::vector<CudaAddress>& addresses, CudaStream caller);
 
+  // What follows is done in stages, one at a time; each is called again until it returns true.
+
   // Zero-fills a region of one of this device's buffers.
-  void fill_zero(const ZeroRegion& region, CudaAddress base);
+  bool fill_zero(const ZeroRegion& region, CudaAddress base);
 
   // The stages of a slot, in the order in which they are called; `slot` counts this process's
   // slots.
-  void pack(std::size_t slot);
-  void begin_exchange(Channel channel, std::size_t slot);
+  bool pack(std::size_t slot);
+  bool begin_exchange(Channel channel, std::size_t slot);
+  // Whether messages of a group may be added.
+  bool has_room(Channel channel) const;
   // Adds the messages of the group with a number, if there is one.
   void add_messages(Channel channel, std::size_t slot, std::int64_t number,
                     std::vector<GroupMessage>& messages) const;
-  void end_exchange(Channel channel, std::size_t slot);
-  void unpack(std::size_t slot);
+  bool end_exchange(Channel channel, std::size_t slot);
+  bool unpack(std::size_t slot);
 
   // Whether all work of a slot, and of those before it, is over.
   bool is_over(std::size_t slot) const;
@@ -94,7 +97,12 @@ class GpuWorker {
   }
   // Makes a stream wait for a mark of the slot `ago` slots before `slot`, if there is one.
   void hold_up(Role role, Mark which, std::size_t slot, std::size_t ago) const;
-  void run(std::size_t batch, std::size_t slot, Role role);
+  BoundedStream& bounded(Role role) const { return *streams_[static_cast<int>(role)]; }
+  // Whether a stage is called for the first time; and its end.
+  bool begin_stage();
+  bool end_stage();
+  // Goes on with batch `number` of the current stage; returns whether all of it is queued.
+  bool run(std::size_t number, std::size_t batch, std::size_t slot, Role role);
   void fill_rows(CudaAddress first, std::int64_t width, std::int64_t rows, std::int64_t pitch);
   CudaAddress half(std::size_t slot) const;
   void add_batches();
@@ -114,6 +122,9 @@ class GpuWorker {
   std::unique_ptr<GpuMover> mover_;
   std::vector<Batches> batches_;      // of each slot
   std::vector<CudaAddress> checked_;  // addresses that lie on the device
+  bool is_in_stage_ = false;
+  std::size_t num_run_ = 0;  // batches of the current stage that are queued
+  BatchCursor cursor_;       // of the next one
 };
 
 }  // namespace reshard

@@ -75,13 +75,15 @@ class KernelMover final : public GpuMover {
 
   CudaAddress address_of(std::uint32_t buffer) const override { return addresses_[buffer]; }
 
-  void run(std::size_t batch, CudaAddress staging, Role role, BoundedStream& stream) override {
+  bool run(std::size_t batch, CudaAddress staging, Role role, BoundedStream& stream,
+           BatchCursor& cursor) override {
     const Batch& what = batches_[batch];
     const CudaAddress table =
         table_memory_.address() + static_cast<CudaAddress>(role) * kTableBytes;
     const CudaFunction function = what.kind == MoveKind::kPack ? pack_ : unpack_;
-    for (std::size_t i = 0; i < what.num_launches; ++i) {
-      const Launch& launch = launches_[what.first_launch + i];
+    for (; cursor.item < what.num_launches; ++cursor.item) {
+      if (!stream.has_room()) return false;
+      const Launch& launch = launches_[what.first_launch + cursor.item];
       const std::byte* words = pinned_words_->data() + launch.first_word * sizeof(std::uint64_t);
       device_.check(device_.cuda().MemcpyHtoDAsync(
                         table, words, launch.num_words * sizeof(std::uint64_t), stream.next()),
@@ -90,6 +92,7 @@ class KernelMover final : public GpuMover {
                      launch.num_tiles, stream.next());
       ++num_launches_;
     }
+    return true;
   }
 
   std::size_t nbytes() const override { return table_memory_.nbytes() + address_memory_.nbytes(); }

@@ -10,12 +10,18 @@
 namespace reshard {
 namespace {
 
-// A box of bytes in memory whose elements are dense, in order, at the other end.
-struct ByteBox {
-  StridedBox box;        // coalesced
-  std::int64_t element;  // bytes
-  CudaAddress memory;    // of its first element
-  CudaAddress dense;
+// A box of bytes in memory whose elements are dense, in order, at the other end, as copies that
+// are counted.
+struct CopyBox {
+  std::uint32_t buffer;
+  std::uint32_t place;         // of the dense side
+  std::int64_t memory_offset;  // of its first element
+  std::int64_t dense_offset;
+  StridedBox dims;        // without the run
+  std::int64_t run;       // bytes that are dense on both sides
+  int covered;            // innermost dims that one copy does; 0: it does a part of a run
+  std::int64_t count;     // copies
+  std::int64_t per_dims;  // of them for one index of the other dims
 };
 
 class PlainMover final : public GpuMover {
@@ -34,7 +40,9 @@ class PlainMover final : public GpuMover {
                " or back takes compiled kernels, and "
                "NVRTC is not there. Install nvidia-cuda-nvrtc-cu12 (or the extra cuda12)."));
     }
-    batches_.push_back({kind, moves});
+    Batch batch{kind, {}};
+    for (const Move& move : moves) add_boxes(move, batch.boxes);
+    batches_.push_back(std::move(batch));
     return batches_.size() - 1;
   }
 
@@ -44,9 +52,18 @@ class PlainMover final : public GpuMover {
     addresses_ = addresses;
   }
 
-  void run(std::size_t batch, CudaAddress staging, Role /*role*/, BoundedStream& stream) override {
+  bool run(std::size_t batch, CudaAddress staging, Role /*role*/, BoundedStream& stream,
+           BatchCursor& cursor) override {
     const Batch& what = batches_[batch];
-    for (const Move& move : what.moves) run_move(what.kind, move, staging, stream);
+    for (; cursor.item < what.boxes.size(); ++cursor.item, cursor.copy = 0) {
+      const CopyBox& box = what.boxes[cursor.item];
+      const CudaAddress dense = box.place == kStaging ? staging : addresses_[box.place];
+      for (; cursor.copy < box.count; ++cursor.copy) {
+        if (!stream.has_room()) return false;
+        queue_copy(what.kind, box, cursor.copy, dense, stream);
+      }
+    }
+    return true;
   }
 
   CudaAddress address_of(std::uint32_t buffer) const override { return addresses_[buffer]; }
@@ -56,72 +73,52 @@ class PlainMover final : public GpuMover {
  private:
   struct Batch {
     MoveKind kind;
-    std::vector<Move> moves;
+    std::vector<CopyBox> boxes;
   };
-
-  void run_move(MoveKind kind, const Move& move, CudaAddress staging, BoundedStream& stream) {
-    const Operation& operation = program_.operations[move.operation];
-    const std::int64_t width = size_of(operation.wire);
-    const CudaAddress memory = offset(addresses_[operation.buffer], operation.offset_bytes);
-    CudaAddress dense =
-        offset(move.place == kStaging ? staging : addresses_[move.place], move.offset);
-    // The parts come in the order of their elements, because none is banded.
-    const auto copy_part = [&](const BoxPart& part) {
-      StridedBox box{operation.box.ndim, {}, {}};
-      CudaAddress first = memory;
-      for (int dim = 0; dim < box.ndim; ++dim) {
-        box.size[dim] = part.size[dim];
-        box.stride[dim] = operation.box.stride[dim];
-        first = offset(first, part.start[dim] * box.stride[dim]);
-      }
-      copy_box(kind, {coalesce(box, width), width, first, dense}, stream);
-      dense = offset(dense, num_elements(box) * width);
-    };
-    RangeSplit split(operation.box, -1, copy_part);
-    split.split(move.first, move.count);
-  }
 
   static CudaAddress offset(CudaAddress address, std::int64_t nbytes) {
     return address + static_cast<CudaAddress>(nbytes);
   }
 
-  // Copies a box; recursive over the dims that one copy does not cover.
-  void copy_box(MoveKind kind, ByteBox box, BoundedStream& stream) {
-    StridedBox& dims = box.box;
-    std::int64_t run = box.element;
-    if (dims.ndim > 0 &&
-        (dims.size[dims.ndim - 1] == 1 || dims.stride[dims.ndim - 1] == box.element)) {
-      run *= dims.size[--dims.ndim];
-    }
-    const std::int64_t total = run * num_elements(dims);
-    const int covered = covered_dims(dims, run);
-    const int outer = dims.ndim - covered;
-    std::int64_t count = 1;
-    for (int dim = 0; dim < outer; ++dim) count *= dims.size[dim];
-    const std::int64_t step = count == 0 ? 0 : total / count;  // dense bytes per index
-    for (std::int64_t i = 0; i < count; ++i) {
-      CudaAddress memory = box.memory;
-      std::int64_t rest = i;
-      for (int dim = outer - 1; dim >= 0; --dim) {
-        memory = offset(memory, rest % dims.size[dim] * dims.stride[dim]);
-        rest /= dims.size[dim];
+  void add_boxes(const Move& move, std::vector<CopyBox>& boxes) const {
+    const Operation& operation = program_.operations[move.operation];
+    const std::int64_t width = size_of(operation.wire);
+    std::int64_t dense = move.offset;
+    // The parts come in the order of their elements, because none is banded.
+    const auto add_part = [&](const BoxPart& part) {
+      StridedBox box{operation.box.ndim, {}, {}};
+      std::int64_t memory = operation.offset_bytes;
+      for (int dim = 0; dim < box.ndim; ++dim) {
+        box.size[dim] = part.size[dim];
+        box.stride[dim] = operation.box.stride[dim];
+        memory += part.start[dim] * box.stride[dim];
       }
-      const CudaAddress dense = offset(box.dense, i * step);
-      if (covered > 0) {
-        queue(kind, dims, covered, run, memory, dense, stream);
-      } else {
-        queue_run(kind, run, memory, dense, stream);
+      const std::int64_t nbytes = num_elements(box) * width;
+      if (nbytes > 0) {
+        boxes.push_back(
+            {operation.buffer, move.place, memory, dense, coalesce(box, width), width, 0, 0, 0});
+        divide(boxes.back());
       }
-    }
+      dense += nbytes;
+    };
+    RangeSplit split(operation.box, -1, add_part);
+    split.split(move.first, move.count);
   }
 
-  // A run is its own pitch, so it may be no longer than one.
-  void queue_run(MoveKind kind, std::int64_t run, CudaAddress memory, CudaAddress dense,
-                 BoundedStream& stream) {
-    for (std::int64_t done = 0; done < run; done += device_.max_pitch()) {
-      const std::int64_t part = std::min(run - done, device_.max_pitch());
-      queue(kind, {}, 0, part, offset(memory, done), offset(dense, done), stream);
+  // Says which copies a box takes; `run` is the width of an element before.
+  void divide(CopyBox& box) const {
+    StridedBox& dims = box.dims;
+    const int last = dims.ndim - 1;
+    if (dims.ndim > 0 && (dims.size[last] == 1 || dims.stride[last] == box.run)) {
+      box.run *= dims.size[last];
+      --dims.ndim;
     }
+    box.covered = covered_dims(dims, box.run);
+    // A run is its own pitch, so one copy does no more of it than that.
+    const std::int64_t most = device_.max_pitch();
+    box.per_dims = box.covered > 0 ? 1 : (box.run + most - 1) / most;
+    box.count = box.per_dims;
+    for (int dim = 0; dim < dims.ndim - box.covered; ++dim) box.count *= dims.size[dim];
   }
 
   // How many of the innermost dims one copy covers: rows need a pitch, planes a whole number of
@@ -135,17 +132,32 @@ class PlainMover final : public GpuMover {
     return plane >= pitch * dims.size[dims.ndim - 1] && plane % pitch == 0 ? 2 : 1;
   }
 
-  void queue(MoveKind kind, const StridedBox& dims, int covered, std::int64_t run,
-             CudaAddress memory, CudaAddress dense, BoundedStream& stream) {
-    const std::int64_t rows = covered > 0 ? dims.size[dims.ndim - 1] : 1;
-    const std::int64_t planes = covered > 1 ? dims.size[dims.ndim - 2] : 1;
-    const std::int64_t pitch = covered > 0 ? dims.stride[dims.ndim - 1] : run;
-    const std::int64_t plane_rows = covered > 1 ? dims.stride[dims.ndim - 2] / pitch : rows;
-    const CudaCopyEnd strided = end_at(memory, pitch, plane_rows);
-    const CudaCopyEnd packed = end_at(dense, run, rows);
+  // Queues copy `number` of a box, whose dense offsets count from `dense`.
+  void queue_copy(MoveKind kind, const CopyBox& box, std::int64_t number, CudaAddress dense,
+                  BoundedStream& stream) {
+    const StridedBox& dims = box.dims;
+    const int outer = dims.ndim - box.covered;
+    const std::int64_t index = number / box.per_dims;
+    const std::int64_t done = number % box.per_dims * device_.max_pitch();  // of the run
+    std::int64_t memory_offset = box.memory_offset + done;
+    std::int64_t rest = index;
+    for (int dim = outer - 1; dim >= 0; --dim) {
+      memory_offset += rest % dims.size[dim] * dims.stride[dim];
+      rest /= dims.size[dim];
+    }
+    const std::int64_t rows = box.covered > 0 ? dims.size[dims.ndim - 1] : 1;
+    const std::int64_t planes = box.covered > 1 ? dims.size[dims.ndim - 2] : 1;
+    const std::int64_t width =
+        box.covered > 0 ? box.run : std::min(box.run - done, device_.max_pitch());
+    const std::int64_t pitch = box.covered > 0 ? dims.stride[dims.ndim - 1] : width;
+    const std::int64_t plane_rows = box.covered > 1 ? dims.stride[dims.ndim - 2] / pitch : rows;
+    const std::int64_t dense_offset = box.dense_offset + index * box.run * rows * planes + done;
+    const CudaCopyEnd strided =
+        end_at(offset(addresses_[box.buffer], memory_offset), pitch, plane_rows);
+    const CudaCopyEnd packed = end_at(offset(dense, dense_offset), width, rows);
     const bool is_pack = kind == MoveKind::kPack;
     const CudaCopy3D copy{is_pack ? strided : packed, is_pack ? packed : strided,
-                          static_cast<std::size_t>(run), static_cast<std::size_t>(rows),
+                          static_cast<std::size_t>(width), static_cast<std::size_t>(rows),
                           static_cast<std::size_t>(planes)};
     device_.check(device_.cuda().Memcpy3DAsync(&copy, stream.next()), "copying a box");
     ++num_copies_;

@@ -31,8 +31,8 @@ void RoundExecutor::start(Transport* transport, void* const* buffers) {
   for (std::size_t i = 0; i < addresses_.size(); ++i) {
     addresses_[i] = reinterpret_cast<CudaAddress>(buffers[i]);
   }
-  slot_ = num_over_ = next_group_ = 0;
-  step_ = Step::kPack;
+  slot_ = num_over_ = next_group_ = next_zero_ = next_worker_ = 0;
+  step_ = Step::kZero;
   is_queued_ = false;
   try {
     transport_->check();
@@ -78,8 +78,7 @@ void RoundExecutor::bind(const GroupTransport& transport) {
   };
   schedule_ = make_round_schedule(program_, ranks, shares_domain);
   for (std::size_t i = 0; i < locals.size(); ++i) {
-    workers_.push_back(std::make_unique<GpuWorker>(program_, schedule_.ranks[i], locals[i], i,
-                                                   [this] { idle(); }));
+    workers_.push_back(std::make_unique<GpuWorker>(program_, schedule_.ranks[i], locals[i], i));
   }
   bound_transport_ = transport.id();
 }
@@ -109,9 +108,6 @@ void RoundExecutor::begin_workers() {
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     workers_[i]->begin(addresses_, caller_stream(i));
   }
-  for (const ZeroRegion& region : program_.zero_regions) {
-    workers_[worker_of(region.buffer)]->fill_zero(region, addresses_[region.buffer]);
-  }
 }
 
 CudaStream RoundExecutor::caller_stream(std::size_t worker) const {
@@ -130,15 +126,6 @@ std::size_t RoundExecutor::worker_of(std::uint32_t buffer) const {
               text("program: buffer ", buffer, " lies on no GPU of this process's ranks."));
 }
 
-// What is done while there is nothing to queue, or no room for it. Throws what ends the run.
-void RoundExecutor::idle() {
-  const std::int64_t begin = monotonic_ns();
-  if (begin >= deadline_ns_) throw_timeout();
-  transport_->check();
-  std::this_thread::sleep_for(kPollInterval);
-  wait_ns_ += monotonic_ns() - begin;
-}
-
 bool RoundExecutor::run_slice(std::int64_t slice_ns) {
   const std::int64_t begin = monotonic_ns();
   for (;;) {
@@ -149,14 +136,11 @@ bool RoundExecutor::run_slice(std::int64_t slice_ns) {
       return true;
     }
     if (now >= deadline_ns_) throw_timeout();
-    const bool has_time = now - begin < slice_ns;
-    if (moved && (has_time || slice_ns == 0)) continue;
-    if (has_time) {
-      idle();
-      continue;
-    }
+    if (moved && (slice_ns == 0 || now - begin < slice_ns)) continue;
     transport_->check();
-    return false;
+    if (now - begin >= slice_ns) return false;
+    std::this_thread::sleep_for(kPollInterval);
+    wait_ns_ += monotonic_ns() - now;
   }
 }
 
@@ -183,6 +167,7 @@ bool RoundExecutor::step() {
     ++num_over_;
     moved = true;
   }
+  if (step_ == Step::kZero) return fill_zeros() || moved;
   if (slot_ < schedule_.slots.size()) {
     if (slot_ - num_over_ >= GpuWorker::kSlotsInFlight) return moved;
     return step_slot() || moved;
@@ -200,23 +185,56 @@ bool RoundExecutor::all_over(std::size_t slot) const {
                      [slot](const auto& worker) { return worker->is_over(slot); });
 }
 
+// Returns whether it got on, which it does not where a stream is full.
+bool RoundExecutor::fill_zeros() {
+  while (next_zero_ < program_.zero_regions.size()) {
+    const ZeroRegion& region = program_.zero_regions[next_zero_];
+    GpuWorker& worker = *workers_[worker_of(region.buffer)];
+    if (!worker.fill_zero(region, addresses_[region.buffer])) return false;
+    ++next_zero_;
+  }
+  step_ = Step::kPack;
+  return true;
+}
+
+template <typename Stage>
+bool RoundExecutor::all_did(const Stage& stage) {
+  for (; next_worker_ < workers_.size(); ++next_worker_) {
+    if (!stage(*workers_[next_worker_])) return false;
+  }
+  next_worker_ = 0;
+  return true;
+}
+
+// As fill_zeros.
 bool RoundExecutor::step_slot() {
   switch (step_) {
+    case Step::kZero:
+      break;
     case Step::kPack:
-      for (const auto& worker : workers_) worker->pack(slot_);
-      channel_ = Channel::kNetwork;
-      enter_channel();
+      if (!all_did([&](GpuWorker& worker) { return worker.pack(slot_); })) return false;
+      enter_channel(Channel::kNetwork);
+      return true;
+    case Step::kEnter:
+      if (!all_did([&](GpuWorker& worker) { return worker.begin_exchange(channel_, slot_); })) {
+        return false;
+      }
+      number_groups();
       return true;
     case Step::kExchange:
-      if (post_next_group()) return true;
-      leave_channel();
-      return true;
+      return post_next_group();
     case Step::kPosted:
       if (!transport_->is_posted(channel_)) return false;
       step_ = Step::kExchange;
       return true;
+    case Step::kLeave:
+      if (!all_did([&](GpuWorker& worker) { return worker.end_exchange(channel_, slot_); })) {
+        return false;
+      }
+      leave_channel();
+      return true;
     case Step::kUnpack:
-      for (const auto& worker : workers_) worker->unpack(slot_);
+      if (!all_did([&](GpuWorker& worker) { return worker.unpack(slot_); })) return false;
       ++slot_;
       step_ = Step::kPack;
       return true;
@@ -224,10 +242,14 @@ bool RoundExecutor::step_slot() {
   return false;
 }
 
-void RoundExecutor::enter_channel() {
+void RoundExecutor::enter_channel(Channel channel) {
+  channel_ = channel;
+  step_ = Step::kEnter;
+}
+
+void RoundExecutor::number_groups() {
   std::set<std::int64_t> numbers;
   for (const auto& worker : workers_) {
-    worker->begin_exchange(channel_, slot_);
     for (const MessageGroup& group : worker->part(channel_, slot_).groups) {
       numbers.insert(group.number);
     }
@@ -237,9 +259,14 @@ void RoundExecutor::enter_channel() {
   step_ = Step::kExchange;
 }
 
-// The groups of all workers with the next number, as one.
+// The groups of all workers with the next number, as one. As fill_zeros.
 bool RoundExecutor::post_next_group() {
-  if (next_group_ == numbers_.size()) return false;
+  if (next_group_ == numbers_.size()) {
+    step_ = Step::kLeave;
+    return true;
+  }
+  const auto has_room = [&](const auto& worker) { return worker->has_room(channel_); };
+  if (!std::all_of(workers_.begin(), workers_.end(), has_room)) return false;
   messages_.clear();
   for (const auto& worker : workers_) {
     worker->add_messages(channel_, slot_, numbers_[next_group_], messages_);
@@ -253,10 +280,8 @@ bool RoundExecutor::post_next_group() {
 // The domains exchange what earlier slots brought while the network brings more, so unpacking what
 // this slot's network brings is queued after both.
 void RoundExecutor::leave_channel() {
-  for (const auto& worker : workers_) worker->end_exchange(channel_, slot_);
   if (channel_ == Channel::kNetwork) {
-    channel_ = Channel::kDomain;
-    enter_channel();
+    enter_channel(Channel::kDomain);
   } else {
     step_ = Step::kUnpack;
   }

@@ -30,19 +30,23 @@ class RoundExecutor final : public Executor {
   void give_up(const Error& error) override;
 
   // What is done next for the slot that is being queued.
-  enum class Step { kPack, kExchange, kPosted, kUnpack };
+  enum class Step { kZero, kPack, kEnter, kExchange, kPosted, kLeave, kUnpack };
 
   void bind(const GroupTransport& transport);
   void check_members(const GroupTransport& transport) const;
   void check_arguments();
   void begin_workers();
-  void idle();
   std::size_t worker_of(std::uint32_t buffer) const;
   bool step();
+  bool fill_zeros();
   bool step_slot();
-  void enter_channel();
+  void enter_channel(Channel channel);
+  void number_groups();
   bool post_next_group();
   void leave_channel();
+  // Goes on with a stage of each worker, which returns whether it is over; and whether all are.
+  template <typename Stage>
+  bool all_did(const Stage& stage);
   bool all_over(std::size_t slot) const;
   CudaStream caller_stream(std::size_t worker) const;
   [[noreturn]] void throw_timeout() const;
@@ -56,9 +60,11 @@ class RoundExecutor final : public Executor {
 
   GroupTransport* transport_ = nullptr;  // of the current run
   std::vector<CudaAddress> addresses_;
-  Step step_ = Step::kPack;
-  std::size_t slot_ = 0;      // that is being queued
-  std::size_t num_over_ = 0;  // slots that are over on all workers
+  Step step_ = Step::kZero;
+  std::size_t next_zero_ = 0;
+  std::size_t next_worker_ = 0;  // that has not done its stage
+  std::size_t slot_ = 0;         // that is being queued
+  std::size_t num_over_ = 0;     // slots that are over on all workers
   Channel channel_ = Channel::kNetwork;
   std::vector<std::int64_t> numbers_;  // of the groups of the channel in the slot
   std::size_t next_group_ = 0;

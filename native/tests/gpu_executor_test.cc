@@ -72,6 +72,28 @@ TEST(more_copies_than_a_stream_holds_wait_for_room) {
   run_case(many_tensors(1500, 5), 2, 2, 2, false, false);
 }
 
+// So that who drives it can look at other things, such as an interrupt.
+TEST(a_run_whose_stream_is_full_returns_after_its_slice) {
+  const RoundCase what = many_tensors(1500, 5);
+  Member both(what, {0, 1}, false, 2);
+  both.open(nccl()->make_id(), {0, 1});
+  both.connect();
+  {
+    StuckStream stuck(0);
+    both.begin(1, 20 * kSecond, {stuck.number(), 0});
+    for (int i = 0; i < 20; ++i) {
+      const std::int64_t start = monotonic_ns();
+      CHECK_TRUE(!both.executor().progress(5 * kMillisecond));
+      CHECK_TRUE(monotonic_ns() - start < kSecond);
+    }
+    stuck.go_on();
+    both.finish();
+    both.process().check(1);
+    CHECK_TRUE(stuck.finish());
+  }
+  both.close();
+}
+
 TEST(a_stream_that_stays_full_ends_the_run_at_its_deadline) {
   cudaDoubleSetDelay(1, 0);
   const RoundCase what = many_tensors(1500, 5);

@@ -67,9 +67,13 @@ std::size_t run(MoveCase& test, MoveKind kind, Memory& message, bool is_staging,
   mover->prepare();
   {
     const GpuDevice::Scope scope(device);
-    BoundedStream stream(device, [] { std::this_thread::yield(); });
+    BoundedStream stream(device);
     mover->set_addresses(addresses, stream.get());
-    mover->run(batch, is_staging ? address_of(message) : 0, reshard::Role::kPack, stream);
+    const reshard::CudaAddress staging = is_staging ? address_of(message) : 0;
+    reshard::BatchCursor cursor;
+    while (!mover->run(batch, staging, reshard::Role::kPack, stream, cursor)) {
+      std::this_thread::yield();
+    }
     CHECK(cudaDoubleDrain(60000) == 0, "copies go on and on");
   }
   return mover->num_launches();
