@@ -101,7 +101,8 @@ class NcclEpoch:
     def agree(self, exchange: Exchange, local: LocalProgram, digest: str, timeout_s: float) -> None:
         """Takes the number of rounds that fits every rank; see `EpochTransport.agree`."""
         budget = self._plan.staging_bytes
-        own = pace_of_all([self._plan.rank_plan(rank) for rank in self.ranks], self.spans, budget)
+        plans = [self._plan.rank_plan(rank) for rank in self.ranks]
+        own = pace_of_all(plans, self.spans, budget, len(plans))
         self._images = self._images_for(local.tables.first_cast)
         offers = compare_plans(exchange, self._roster.names, digest, tuple(own), timeout_s)
         pace = agreed([Pace(*offer) for offer in offers])

@@ -33,12 +33,11 @@ __all__ = [
 ]
 
 MAX_GROUP_OPERATIONS = 256
-"""Sends and receives that one rank posts together at most."""
+"""Pairs of ranks whose messages one process posts together at most."""
 
 MAX_GROUP_MESSAGES = 1024
-"""Messages of one rank in a group at most, where a pair has more than a few: NCCL takes 2,048."""
+"""Messages that one process posts together at most: NCCL takes 2,048."""
 
-_MIN_MESSAGES_PER_PAIR = MAX_GROUP_MESSAGES // MAX_GROUP_OPERATIONS
 _BUFFERS = 2  # One that is packed or unpacked while the other is on the wire.
 _MIN_ROUNDS = 16
 _MIN_ROUND_BYTES = 4 << 20  # of a rank; less takes no longer than what a round costs by itself
@@ -138,8 +137,16 @@ def pace_of(plan: RankPlan, spans: Spans, staging_bytes: int) -> Pace:
     return pace_of_all([plan], spans, staging_bytes)
 
 
-def pace_of_all(plans: Iterable[RankPlan], spans: Spans, staging_bytes: int) -> Pace:
+def pace_of_all(
+    plans: Iterable[RankPlan], spans: Spans, staging_bytes: int, num_local: int = 1
+) -> Pace:
     """Returns the pace that suits several ranks.
+
+    Args:
+        plans: of the ranks.
+        spans: of all tensors of the plans.
+        staging_bytes: of each rank; see `pace_of`.
+        num_local: ranks of one process, which posts the messages of all of them together.
 
     Raises:
         BudgetError: if the budget is too small for one of them.
@@ -160,7 +167,7 @@ def pace_of_all(plans: Iterable[RankPlan], spans: Spans, staging_bytes: int) -> 
             least = max(len(peers) * MIN_STRIPE_BYTES, _MIN_ROUND_BYTES)
             wanted = _MIN_ROUNDS * traffic.last_hop  # each further hop waits for one more
             num_rounds = max(num_rounds, min(wanted, traffic.nbytes // least))
-        pace = agreed([pace, Pace(num_rounds, *_groups(plan.rank, peers))])
+        pace = agreed([pace, Pace(num_rounds, *_groups(plan.rank, peers, num_local))])
     if refused:
         worst = max(refused, key=refused.__getitem__)
         raise BudgetError(
@@ -171,12 +178,14 @@ def pace_of_all(plans: Iterable[RankPlan], spans: Spans, staging_bytes: int) -> 
     return pace
 
 
-def _groups(rank: int, peers: Set[tuple[int, bool]]) -> tuple[int, int]:
+def _groups(rank: int, peers: Set[tuple[int, bool]], num_local: int) -> tuple[int, int]:
     """Returns how many groups there are, and how many messages a pair may have in one."""
+    # Two peers stay together in any number of groups: one this far behind, one as far ahead.
+    most = max(MAX_GROUP_OPERATIONS // num_local, 2)
     num_groups = 1
-    while (largest := _largest_group(rank, peers, num_groups)) > MAX_GROUP_OPERATIONS:
+    while (largest := _largest_group(rank, peers, num_groups)) > most:
         num_groups *= 2
-    return num_groups, max(MAX_GROUP_MESSAGES // largest, _MIN_MESSAGES_PER_PAIR)
+    return num_groups, max(MAX_GROUP_MESSAGES // (num_local * largest), 1)
 
 
 def agreed(paces: Iterable[Pace]) -> Pace:

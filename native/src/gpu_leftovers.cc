@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -15,7 +16,7 @@ namespace {
 constexpr std::chrono::microseconds kPollInterval{50};
 
 // NCCL's kernels leave soon after an abort.
-constexpr std::int64_t kPatienceNs = 500'000'000;
+constexpr std::int64_t kPatienceNs = 300'000'000;
 
 struct Leftover {
   std::shared_ptr<void> thing;
@@ -52,9 +53,12 @@ void free_when_idle(std::shared_ptr<void> thing, std::function<bool()> is_idle) 
 
 std::size_t free_leftovers() {
   Leftovers& all = leftovers();
+  std::vector<Leftover> idle;  // freed when the lock is open: to free memory may take a while
   const std::lock_guard<std::mutex> lock(all.mutex);
-  const auto is_idle = [](const Leftover& each) { return each.is_idle(); };
-  all.kept.erase(std::remove_if(all.kept.begin(), all.kept.end(), is_idle), all.kept.end());
+  const auto is_busy = [](const Leftover& each) { return !each.is_idle(); };
+  const auto first_idle = std::partition(all.kept.begin(), all.kept.end(), is_busy);
+  std::move(first_idle, all.kept.end(), std::back_inserter(idle));
+  all.kept.erase(first_idle, all.kept.end());
   return all.kept.size();
 }
 

@@ -71,6 +71,8 @@ class GpuWorker {
   // stream wait for it: what the caller queues next must not be overwritten by what is left. Then
   // says whether it is reached. Neither throws.
   void mark_rest() noexcept;
+  // The caller's stream may be gone from now on.
+  void forget_caller() { has_caller_ = false; }
   bool is_idle() const noexcept;
 
   // Adds the ranks that this one exchanges messages with in a slot.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <memory>
 #include <set>
 #include <thread>
 #include <utility>
@@ -19,7 +20,9 @@ constexpr std::chrono::microseconds kPollInterval{50};
 
 }  // namespace
 
-RoundExecutor::~RoundExecutor() { drain_workers(); }
+RoundExecutor::~RoundExecutor() {
+  drain_workers([] { return true; });
+}
 
 void RoundExecutor::start(Transport* transport, void* const* buffers) {
   transport_ = dynamic_cast<GroupTransport*>(transport);
@@ -323,18 +326,27 @@ void RoundExecutor::give_up(const Error& error) {
   transport_->abort(error);
   // Before the abort, which may take its time, and again after it, when NCCL queues nothing more.
   for (const auto& worker : workers_) worker->mark_rest();
-  transport_->stop();
-  drain_workers();
+  drain_workers(transport_->stop());
 }
 
-// Waits for what is queued, a bounded time, and drops the workers.
-void RoundExecutor::drain_workers() {
+// Waits a bounded time for what is queued, and what the transport still queues until it is stopped;
+// then drops the workers.
+void RoundExecutor::drain_workers(const std::function<bool()>& is_stopped) {
   bound_transport_ = 0;
   if (workers_.empty()) return;
-  for (const auto& worker : workers_) worker->mark_rest();
+  const bool was_stopped = is_stopped();  // what it queues after a mark is not waited for
+  for (const auto& worker : workers_) {
+    worker->mark_rest();
+    worker->forget_caller();
+  }
   const auto all = std::make_shared<std::vector<std::unique_ptr<GpuWorker>>>(std::move(workers_));
   workers_.clear();
-  free_when_idle(all, [workers = all.get()] {
+  free_when_idle(all, [workers = all.get(), is_stopped, is_marked = was_stopped]() mutable {
+    if (!is_marked) {
+      if (!is_stopped()) return false;
+      is_marked = true;
+      for (const auto& worker : *workers) worker->mark_rest();
+    }
     return std::all_of(workers->begin(), workers->end(),
                        [](const auto& worker) { return worker->is_idle(); });
   });

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -52,7 +53,7 @@ class RoundExecutor final : public Executor {
   [[noreturn]] void throw_timeout() const;
   bool is_over() const;
   void finish(std::int64_t now);
-  void drain_workers();
+  void drain_workers(const std::function<bool()>& is_stopped);
 
   RoundSchedule schedule_;
   std::vector<std::unique_ptr<GpuWorker>> workers_;

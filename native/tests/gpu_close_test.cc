@@ -63,7 +63,30 @@ TEST(an_abort_that_takes_long_is_left_behind) {
     CHECK_TRUE(failed > 0);
     ncclDoubleInject("abort_ms", 0);
     CHECK_TRUE(becomes([] { return ncclDoubleGet("communicators") == 0; }, 15000));
+    CHECK_TRUE(becomes([] { return free_leftovers() == 0; }));
   });
+}
+
+// NCCL may launch what it has begun on the streams that it was given.
+TEST(streams_stay_until_an_abort_that_was_left_behind_is_over) {
+  Team team(true, false, 1);
+  team.open();
+  team.connect();
+  ncclDoubleInject("abort_ms", 3000);
+  ncclDoubleInject("hang_group", 2);
+  for (const Outcome& each : team.run(1, kLimit)) {
+    CHECK_EQ(each.code, StatusCode::kTimeout);
+    CHECK_TRUE(each.ns < kLimit + kGrace);
+  }
+  const auto num_streams = [] { return cudaDoubleGet("streams", -1); };
+  const long long before = num_streams();
+  CHECK_TRUE(free_leftovers() > 0);
+  CHECK_EQ(num_streams(), before);
+  CHECK_TRUE(before > 0);
+  CHECK_TRUE(becomes([] { return ncclDoubleGet("communicators") == 0; }, 15000));
+  CHECK_TRUE(becomes([] { return free_leftovers() == 0; }));
+  CHECK_EQ(num_streams(), 0);
+  team.check_can_go_on();
 }
 
 // NCCL writes the communicator of a split, or null, to its place when the split ends, however that

@@ -12,7 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reshard import Layout, Mesh, PlanError, Replicate, Shard, TensorSpec, make_plan
-from reshard.rounds import MAX_GROUP_MESSAGES, MAX_GROUP_OPERATIONS, Pace, Rounds, agreed, pace_of
+from reshard.rounds import (
+    MAX_GROUP_MESSAGES,
+    MAX_GROUP_OPERATIONS,
+    Pace,
+    Rounds,
+    agreed,
+    pace_of,
+    pace_of_all,
+)
 from reshard.spans import Spans
 from reshard.topology import Topology
 
@@ -203,3 +211,24 @@ def test_a_rank_of_many_peers_posts_in_groups():
     assert pace.messages_per_pair == MAX_GROUP_MESSAGES // max(groups.values())
     few = agreed([pace_of(plan.rank_plan(rank), rounds.spans, 1 << 20) for rank in (0, num_ranks)])
     assert few == pace
+
+
+@pytest.mark.parametrize("num_local", [1, 3, 8, 300])
+def test_the_ranks_of_one_process_share_what_a_group_takes(num_local):
+    src = Layout(Mesh.of(fsdp=64), (Shard(0),))
+    dst = Layout(Mesh.of(tp=num_local), (Shard(1),)).shifted(64)
+    specs = [TensorSpec("w", (64, 600), "float32", layout) for layout in (src, dst)]
+    plan = make_plan(specs[:1], specs[1:])
+    spans = Spans(plan.planner.kinds)
+    plans = [plan.rank_plan(64 + i) for i in range(num_local)]
+    pace = pace_of_all(plans, spans, 1 << 20, num_local)
+    groups = Counter(
+        Rounds(pace, 1, spans).group(peer, each.rank)
+        for each in plans
+        for peer, _, _ in each.messages
+    )
+    assert sum(len(each.messages) for each in plans) == 64 * num_local
+    assert pace.messages_per_pair >= 1
+    if num_local <= MAX_GROUP_OPERATIONS // 2:
+        assert max(groups.values()) <= MAX_GROUP_OPERATIONS
+        assert max(groups.values()) * pace.messages_per_pair <= MAX_GROUP_MESSAGES

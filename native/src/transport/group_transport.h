@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -56,8 +57,9 @@ class GroupTransport : public Transport {
   virtual void check() = 0;
 
   // Ends whatever is under way on the GPUs, now; the transport is of no more use. By the thread
-  // that drives it.
-  virtual void stop() = 0;
+  // that drives it. What it returns says whether that is over: until then work may be queued on
+  // streams that were given. Any thread may ask; it does not throw.
+  virtual std::function<bool()> stop() = 0;
 };
 
 }  // namespace reshard

@@ -30,7 +30,10 @@ void NcclCommunicators::end(const std::shared_ptr<NcclCommunicators>& all, Endin
   for (const NcclComm& place : all->of(Channel::kNetwork)) {
     has_any = has_any || __atomic_load_n(&place, __ATOMIC_ACQUIRE) != nullptr;
   }
-  if (!has_any) return;
+  if (!has_any) {
+    all->are_ended_ = true;
+    return;
+  }
   std::packaged_task<void()> task([all, how] { all->end_all(how); });
   const std::future<void> done = task.get_future();
   std::thread thread;
@@ -67,6 +70,7 @@ void NcclCommunicators::end_all(Ending how) noexcept {
       }
     }
   }
+  are_ended_ = true;
 }
 
 }  // namespace reshard

@@ -7,6 +7,7 @@
 #ifndef RESHARD_NATIVE_SRC_TRANSPORT_NCCL_NCCL_COMMUNICATORS_H_
 #define RESHARD_NATIVE_SRC_TRANSPORT_NCCL_NCCL_COMMUNICATORS_H_
 
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -29,12 +30,16 @@ class NcclCommunicators {
   // Ends all of them and waits for that, a short time. Nobody else uses them afterwards.
   static void end(const std::shared_ptr<NcclCommunicators>& all, Ending how);
 
+  // Whether the end is reached, and NCCL queues nothing more. Any thread.
+  bool are_ended() const { return are_ended_; }
+
  private:
   void end_all(Ending how) noexcept;
 
   const std::shared_ptr<const NcclApi> api_;
   std::vector<std::shared_ptr<const GpuDevice>> devices_;  // of each local rank
   std::vector<NcclComm> slots_[kNumChannels];
+  std::atomic<bool> are_ended_{false};
 };
 
 }  // namespace reshard

@@ -271,7 +271,11 @@ void NcclTransport::abort(const Error& reason) {
   if (!reason_) reason_ = reason;
 }
 
-void NcclTransport::stop() { end(NcclCommunicators::Ending::kAbort); }
+std::function<bool()> NcclTransport::stop() {
+  const std::shared_ptr<NcclCommunicators> all = communicators_;
+  end(NcclCommunicators::Ending::kAbort);
+  return [all] { return all->are_ended(); };
+}
 
 void NcclTransport::end(NcclCommunicators::Ending how) {
   stage_ = Stage::kOver;

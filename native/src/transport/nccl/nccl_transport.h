@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -51,7 +52,7 @@ class NcclTransport final : public GroupTransport {
   void post(Channel channel, const std::vector<GroupMessage>& messages) override;
   bool is_posted(Channel channel) override;
   void check() override;
-  void stop() override;
+  std::function<bool()> stop() override;
 
  private:
   enum class Stage { kNew, kJoining, kSplitting, kConnected, kOver };
