@@ -54,11 +54,13 @@ from reshard.transport_choice import Transport
 if TYPE_CHECKING:
     from reshard.contribution import Roster, make_contribution
     from reshard.destination import Destination
-    from reshard.exchange import Exchange
+    from reshard.exchange import Exchange, SingleProcessExchange
+    from reshard.job import JobSides, job_session
     from reshard.loopback import local_array, run_in_process
     from reshard.report import RefitReport
     from reshard.session import Session
     from reshard.source import Source
+    from reshard.store_exchange import KeyValueStore, MemberWords, StoreExchange
     from reshard.versions import show_versions
 
 __all__ = [
@@ -74,9 +76,12 @@ __all__ = [
     "Exchange",
     "Form",
     "Forms",
+    "JobSides",
+    "KeyValueStore",
     "Layout",
     "LayoutError",
     "LocalBox",
+    "MemberWords",
     "Mesh",
     "Model",
     "NativeLibraryError",
@@ -96,7 +101,9 @@ __all__ = [
     "SegmentedLayout",
     "Session",
     "Shard",
+    "SingleProcessExchange",
     "Source",
+    "StoreExchange",
     "TensorSpec",
     "Topology",
     "Transfer",
@@ -112,6 +119,7 @@ __all__ = [
     "check_names",
     "devices_of",
     "fingerprint_of_values",
+    "job_session",
     "local_array",
     "make_contribution",
     "make_plan",
@@ -129,8 +137,14 @@ __all__ = [
 # Names whose modules need ZeroMQ or the native library are loaded on first use.
 _LAZY = {
     "Exchange": "reshard.exchange",
+    "JobSides": "reshard.job",
     "Roster": "reshard.contribution",
+    "MemberWords": "reshard.store_exchange",
+    "SingleProcessExchange": "reshard.exchange",
+    "KeyValueStore": "reshard.store_exchange",
+    "StoreExchange": "reshard.store_exchange",
     "Session": "reshard.session",
+    "job_session": "reshard.job",
     "make_contribution": "reshard.contribution",
     "Destination": "reshard.destination",
     "RefitReport": "reshard.report",

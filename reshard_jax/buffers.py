@@ -14,9 +14,10 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from reshard import Buffer, BufferKey, DType, LayoutError, UnsupportedError
-from reshard_jax.compat import copy_of, exported, is_host_memory, narrowed, zeros_at
+from reshard_jax.compat import copy_of, exported, is_array, is_host_memory, narrowed, zeros_at
 from reshard_jax.description import Description, Leaf
 from reshard_jax.dlpack import Memory, memory_of_capsule
+from reshard_jax.tree import Weight
 
 __all__ = ["ReceiveBuffers", "source_buffers"]
 
@@ -29,14 +30,13 @@ _Shapes = Mapping[int, tuple[int, ...]]
 _REMEDY = "Publish the parameters that the training step returned."
 
 
-def source_buffers(
-    description: Description, arrays: Sequence[jax.Array]
-) -> dict[BufferKey, Buffer]:
+def source_buffers(description: Description, weights: Sequence[Weight]) -> dict[BufferKey, Buffer]:
     """Returns the memory of every shard that this process has, once it is computed.
 
     Args:
         description: of these weights.
-        arrays: one per weight, in its order.
+        weights: one array per weight, in its order; a `jax.ShapeDtypeStruct` where this process has
+            no device of it.
 
     Returns:
         Buffers by (rank, name), none for shards without elements. Their memory keeps its content
@@ -44,18 +44,20 @@ def source_buffers(
         as usual, but its memory is not used again.
 
     Raises:
-        LayoutError: if an array was deleted or donated before.
+        LayoutError: if an array was deleted or donated before, or is only described though this
+            process has devices of it.
         UnsupportedError: if it is neither in host memory nor on an NVIDIA GPU.
     """
-    _check_alive(description, arrays, None)
+    arrays = _arrays(description, weights)
+    _check_alive(arrays, None)
     try:
-        jax.block_until_ready(list(arrays))  # type: ignore[no-untyped-call]
+        jax.block_until_ready(list(arrays.values()))  # type: ignore[no-untyped-call]
         return _buffers(description, arrays)
     except (RuntimeError, ValueError, TypeError, AttributeError) as error:
         # Another thread may donate an array while its shards are being taken hold of. JAX then
         # raises what comes of it, such as "'NoneType' object is not iterable" of its list of
         # shards; an error of any other origin goes on as it is.
-        _check_alive(description, arrays, error)
+        _check_alive(arrays, error)
         # JAX may say so of a buffer or a shard before it does of the array.
         if "deleted" in str(error) or "donated" in str(error):
             raise LayoutError(
@@ -64,24 +66,35 @@ def source_buffers(
         raise
 
 
-def _check_alive(
-    description: Description, arrays: Sequence[jax.Array], error: Exception | None
-) -> None:
-    for spec, array in zip(description.specs, arrays, strict=True):
-        if array.is_deleted():
+def _arrays(description: Description, weights: Sequence[Weight]) -> dict[str, jax.Array]:
+    arrays: dict[str, jax.Array] = {}
+    for leaf, weight in zip(description.leaves, weights, strict=True):
+        if is_array(weight):
+            arrays[leaf.name] = weight
+        elif description.has_shard(leaf):
             raise LayoutError(
-                f"{spec.name}: the array was deleted or donated. {_REMEDY}"
-            ) from error
+                f"{leaf.name}: only described, not there, though this process has devices of it. "
+                "Give the array."
+            )
+    return arrays
 
 
-def _buffers(description: Description, arrays: Sequence[jax.Array]) -> dict[BufferKey, Buffer]:
+def _check_alive(arrays: Mapping[str, jax.Array], error: Exception | None) -> None:
+    for name, array in arrays.items():
+        if array.is_deleted():
+            raise LayoutError(f"{name}: the array was deleted or donated. {_REMEDY}") from error
+
+
+def _buffers(description: Description, arrays: Mapping[str, jax.Array]) -> dict[BufferKey, Buffer]:
     rank_of = description.ranks.of
+    dtypes = {spec.name: spec.dtype for spec in description.specs}
     buffers: dict[BufferKey, Buffer] = {}
-    for spec, array in zip(description.specs, arrays, strict=True):
+    for name, array in arrays.items():
         for shard in array.addressable_shards:
             if shard.data.size:
-                key = rank_of(shard.device), spec.name
-                buffers[key] = _buffer_of_shard(spec.name, shard.data, spec.dtype)
+                buffers[rank_of(shard.device), name] = _buffer_of_shard(
+                    name, shard.data, dtypes[name]
+                )
     return buffers
 
 

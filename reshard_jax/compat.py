@@ -17,6 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 __all__ = [
     "axes_of_mesh_are_concrete",
+    "coordination_client",
     "copy_of",
     "devices_of",
     "exported",
@@ -26,6 +27,7 @@ __all__ = [
     "is_tracer",
     "names_of_spec",
     "narrowed",
+    "pieces_of",
     "platform_of",
     "unreduced_axes",
     "why_no_memory",
@@ -58,6 +60,17 @@ def unreduced_axes(spec: PartitionSpec) -> tuple[str, ...]:
 def axes_of_mesh_are_concrete(sharding: Sharding) -> bool:
     """False for a sharding over an `AbstractMesh`, which has no devices."""
     return not isinstance(sharding, NamedSharding) or isinstance(sharding.mesh, jax.sharding.Mesh)
+
+
+def coordination_client() -> Any | None:  # noqa: ANN401 - jaxlib does not export its class
+    """Returns the client of the service that joins the processes of a job; None without one.
+
+    JAX has no public name for it (`jax.distributed` starts and stops it); `jax._src.distributed`
+    has been its place since 0.4. Keys can be set, read, counted and deleted by all processes.
+    """
+    from jax._src import distributed
+
+    return distributed.global_state.client
 
 
 def is_prng_key(dtype: Any) -> bool:  # noqa: ANN401 - np.dtype or one of JAX's own types
@@ -142,6 +155,17 @@ def _zeros_on(
 def copy_of(data: jax.Array) -> jax.Array:
     """Returns a new array on the same device with the same values, in memory of its own."""
     return jnp.array(data, copy=True)
+
+
+def pieces_of(array: jax.Array) -> list[jax.Array]:
+    """Returns the arrays that JAX keeps as parts of an array, one memory with it.
+
+    A shard is an array, and once it was exported JAX keeps a second one of the same memory with it
+    (0.10: `_fully_replicated_shard`).
+    """
+    shards = [shard.data for shard in array.addressable_shards]
+    inner = [getattr(shard, "_fully_replicated_shard", None) for shard in shards]
+    return shards + [made() for made in inner if made is not None]
 
 
 def devices_of(sharding: Sharding | None) -> frozenset[Any]:

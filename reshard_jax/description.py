@@ -23,7 +23,7 @@ from reshard_jax.compat import devices_of
 from reshard_jax.dtypes import dtype_of
 from reshard_jax.layout import Boxes, LayoutTable
 from reshard_jax.ranks import Ranks
-from reshard_jax.tree import NamedTree
+from reshard_jax.tree import NamedLeaves, NamedTree
 
 __all__ = ["Description", "Leaf"]
 
@@ -61,7 +61,7 @@ class Description:
 
     def __init__(
         self,
-        tree: NamedTree,
+        tree: NamedTree | NamedLeaves,
         forms: Forms | None = None,
         padding: Paddings = "refuse",
         ranks: Ranks | None = None,
@@ -76,7 +76,7 @@ class Description:
         check_names("padding", padding, tree.names)
         self.specs = tuple(self._spec(leaf, forms, padding) for leaf in self.leaves)
 
-    def changes(self, tree: NamedTree) -> list[str]:
+    def changes(self, tree: NamedTree | NamedLeaves) -> list[str]:
         """Returns what is not as it was described, one line per weight; empty if nothing changed.
 
         Shardings that are written differently but put the same boxes on the same ranks are equal,
@@ -91,6 +91,11 @@ class Description:
             elif not self._is_same(before, leaf):
                 lines.append(f"{leaf.name}: was {before}, is {leaf}")
         return lines
+
+    def has_shard(self, leaf: Leaf) -> bool:
+        """Says whether a device of this process holds a part of a weight."""
+        local = set(self.ranks.local)
+        return any(self.ranks.of(device) in local for device in devices_of(leaf.sharding))
 
     def boxes(self, leaf: Leaf) -> Boxes:
         """Returns the box of a weight that each rank holds."""

@@ -23,6 +23,7 @@ from reshard import (
 from reshard_jax.buffers import ReceiveBuffers
 from reshard_jax.compat import is_array
 from reshard_jax.description import Description
+from reshard_jax.donation import delete_unshared
 from reshard_jax.dtypes import check_not_narrowed
 from reshard_jax.ranks import Ranks
 from reshard_jax.tree import Leaves, NamedTree
@@ -30,7 +31,7 @@ from reshard_jax.tree import Leaves, NamedTree
 __all__ = ["Destination", "State"]
 
 Pytree = Any
-State = Literal["empty", "ready"]
+State = Literal["empty", "ready", "torn"]
 
 
 class Destination:
@@ -92,6 +93,7 @@ class Destination:
         self._allowed = patterns_of("allow_unmatched", allow_unmatched)
         self.version: int | None = None
         self.report: RefitReport | None = None
+        self._is_torn = False
         ranks = Ranks.of_tree(template, leaves)
         self._end = reshard.Destination(
             address,
@@ -127,10 +129,12 @@ class Destination:
 
     @property
     def state(self) -> State:
-        """`ready` once a refit returned parameters.
+        """`ready` once a refit returned parameters; `torn` where one that frees arrays failed.
 
-        There is no torn state: a failed refit leaves all arrays alone that were returned before.
+        Otherwise a failed refit leaves all arrays alone that were returned before.
         """
+        if self._is_torn:
+            return "torn"
         return "empty" if self.version is None else "ready"
 
     @property
@@ -142,15 +146,19 @@ class Destination:
         """Returns the fingerprint per canonical name of the last refit; empty if not verified."""
         return {} if self.report is None else dict(self.report.fingerprints)
 
-    def refit(self, *, timeout_s: float | None = None) -> Pytree:
+    def refit(self, *, free: Pytree | None = None, timeout_s: float | None = None) -> Pytree:
         """Waits for the source to publish, and returns the tree of new arrays.
 
         Arrays have exactly the sharding of the template and row-major memory, which is new in every
         refit: what was returned before never changes. So the old and the new weights exist at the
-        same time, unless the caller drops the old ones first. On GPUs the memory comes out of XLA's
+        same time, unless the old ones are given as `free`. On GPUs the memory comes out of XLA's
         own pool.
 
         Args:
+            free: a tree of arrays, such as the one that the last refit returned, that are deleted
+                before memory for the new ones is taken. Spared are arrays that share memory with
+                others that live, such as those of a source in the same process. From the beginning
+                of the call there are no weights: if it fails, the state is `torn`.
             timeout_s: how long to wait for the others. Once all are there, the longest limit that
                 any of them gave holds for everybody. None means that of the constructor.
 
@@ -167,6 +175,8 @@ class Destination:
         """
         with self._end.calling():
             with self._end.telling_others():
+                if free is not None:
+                    self._free(free)
                 received = ReceiveBuffers(self._description, self._initial)
             try:
                 report = self._end.refit(received.buffers, timeout_s=timeout_s)
@@ -174,8 +184,14 @@ class Destination:
             finally:
                 # The end may remember the mapping, and must not hold memory between refits.
                 received.buffers.clear()
-            self.report, self.version = report, report.version
+            self.report, self.version, self._is_torn = report, report.version, False
             return params
+
+    def _free(self, tree: Pytree) -> None:
+        """Deletes the arrays of a tree; what the next refit keeps of the template stays."""
+        arrays = [leaf for leaf in jax.tree_util.tree_leaves(tree) if is_array(leaf)]
+        if delete_unshared(arrays, [kept for kept in self._initial.values() if kept is not None]):
+            self.version, self._is_torn = None, True
 
     def _describe(
         self, tree: NamedTree, forms: Forms | None, padding: Paddings, ranks: Ranks

@@ -69,11 +69,18 @@ class Ranks:
         return len(self.devices)
 
     @property
+    def of_processes(self) -> tuple[tuple[int, ...], ...]:
+        """The ranks of each process."""
+        own = [device.process_index for device in self.devices]
+        return tuple(
+            tuple(rank for rank, owner in enumerate(own) if owner == process)
+            for process in range(self.num_processes)
+        )
+
+    @property
     def local(self) -> tuple[int, ...]:
         """The ranks whose memory this process has."""
-        return tuple(
-            rank for rank, device in enumerate(self.devices) if device.process_index == self.process
-        )
+        return self.of_processes[self.process]
 
     def of(self, device: jax.Device) -> int:
         """Returns the rank of a device.

@@ -21,7 +21,6 @@ from reshard import (
     Transport,
 )
 from reshard_jax.buffers import source_buffers
-from reshard_jax.compat import is_array
 from reshard_jax.description import Description
 from reshard_jax.ranks import Ranks
 from reshard_jax.tree import Leaves, NamedTree
@@ -155,8 +154,9 @@ class Source:
         donated at any time: memory under way is held until this returns or raises, and no longer.
 
         Args:
-            params: a tree as in the constructor. Leaves whose sharding, shape or dtype changed are
-                described anew, and everybody plans again.
+            params: a tree as in the constructor, of arrays; a `jax.ShapeDtypeStruct` will do where
+                this process has no device of a leaf. Leaves whose sharding, shape or dtype changed
+                are described anew, and everybody plans again.
             version: must be larger than that of the last finished publish.
             verify: compare fingerprints of all tensors, replicas included, afterwards.
             timeout_s: how long to wait for the others. Once all are there, the longest limit that
@@ -186,9 +186,6 @@ class Source:
                 buffers.clear()
 
     def _buffers_of(self, tree: NamedTree) -> dict[BufferKey, Buffer]:
-        for name, value in zip(tree.names, tree.values, strict=True):
-            if not is_array(value):
-                raise LayoutError(f"{name}: only described, not there. Publish arrays.")
         self._follow(tree)
         return source_buffers(self._description, tree.values)
 

@@ -8,8 +8,8 @@ in the name.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -18,13 +18,27 @@ from jax.tree_util import GetAttrKey
 from reshard import LayoutError
 from reshard_jax.compat import is_array, is_prng_key, is_tracer
 
-__all__ = ["Leaves", "NamedTree"]
+__all__ = ["Leaves", "NamedLeaves", "NamedTree", "Weight"]
 
 Leaves = Callable[[str, object], bool]
 """Says of a leaf, by dotted path and value, whether it is a weight."""
 
+Weight = jax.Array | jax.ShapeDtypeStruct
+
 _MAX_LISTED = 10
 _IS_NO_WEIGHT = ", which is no weight"
+
+
+class NamedLeaves(NamedTuple):
+    """Weights by name.
+
+    Attributes:
+        names: dotted paths.
+        values: the weight of each name.
+    """
+
+    names: tuple[str, ...]
+    values: tuple[Weight, ...]
 
 
 class NamedTree:
@@ -70,6 +84,35 @@ class NamedTree:
             raise LayoutError(_report(problems))
         self.names = tuple(names)
         self.values = tuple(values)
+
+    def items(self) -> Iterator[tuple[str, Weight]]:
+        """Yields name and value of each weight."""
+        return zip(self.names, self.values, strict=True)
+
+    def spread(self, what: str, prefix: object) -> list[Any]:
+        """Returns for each weight the leaf of another tree that stands for it.
+
+        Args:
+            what: how messages call the other tree.
+            prefix: a tree that is a prefix of this one; each leaf stands for all below it.
+
+        Raises:
+            LayoutError: it is no prefix.
+        """
+        numbered = jax.tree_util.tree_unflatten(self._structure, range(len(self._rest)))
+        found: dict[int, Any] = {}
+
+        def note(leaf: object, subtree: object) -> None:
+            found.update((number, leaf) for number in jax.tree_util.tree_leaves(subtree))
+
+        try:
+            jax.tree_util.tree_map(note, prefix, numbered)
+        except (ValueError, TypeError) as error:
+            raise LayoutError(
+                f"{what}: not a prefix of the tree of arrays: {error} Give one leaf for all, or a "
+                "tree with a leaf wherever the tree of arrays has a leaf or a subtree."
+            ) from error
+        return [found[position] for position in self._positions]
 
     def without_values(self) -> NamedTree:
         """Returns the same tree that keeps no weight alive."""

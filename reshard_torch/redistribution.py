@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import zip_longest
 from types import TracebackType
 from typing import Self, TypeVar
@@ -13,23 +12,19 @@ import torch.distributed as dist
 
 from reshard import (
     DEFAULT_STAGING_BYTES,
-    Buffer,
-    BufferKey,
     Casts,
+    JobSides,
     LayoutError,
     OneCall,
     RefitReport,
-    Roster,
     Session,
+    StoreExchange,
     TensorSpec,
     Transport,
-    check_apart,
-    check_buffers,
-    devices_of,
-    make_contribution,
+    job_session,
 )
 from reshard_torch.compat import group_or_default
-from reshard_torch.exchange import StoreExchange
+from reshard_torch.exchange import exchange_of_group
 from reshard_torch.side import Side
 from reshard_torch.streams import streams_of
 from reshard_torch.tensors import TensorReader, Tensors, TensorSet
@@ -128,11 +123,11 @@ class Redistribution:
         self._session: Session | None = None
         self._exchange = _next_exchange(group)
         try:
-            sides = self._read()
-            self._specs = sides[0].specs, sides[1].specs
-            buffers = _checked_buffers(*sides)
-            self._devices = devices_of(*buffers)
-            self._session = self._make_session(sides, buffers, casts, staging_bytes, transport)
+            tensors = self._read()
+            self._specs = tensors[0].specs, tensors[1].specs
+            sides = _checked(*tensors)
+            self._devices = sides.devices
+            self._session = self._make_session(sides, casts, staging_bytes, transport)
         except BaseException as error:
             self._exchange.fail(error)
             self.close()
@@ -163,8 +158,9 @@ class Redistribution:
             src, dst = self._read()
             for before, now in zip(self._specs, (src.specs, dst.specs), strict=True):
                 _check_same(before, now)
-            buffers = _checked_buffers(src, dst)
-            self._check_devices(devices_of(*buffers))
+            sides = _checked(src, dst)
+            self._check_devices(sides.devices)
+            buffers = sides.src_buffers, sides.dst_buffers
             streams = streams_of(*buffers)  # refuses that a graph is captured
             try:
                 report = self._session.refit(
@@ -223,36 +219,17 @@ class Redistribution:
         return self._readers[0].read(src), self._readers[1].read(dst)
 
     def _make_session(
-        self,
-        sides: tuple[TensorSet, TensorSet],
-        buffers: tuple[Buffers, Buffers],
-        casts: Casts,
-        staging_bytes: int,
-        transport: Transport,
+        self, sides: JobSides, casts: Casts, staging_bytes: int, transport: Transport
     ) -> Session:
-        src, dst = sides
-        everybody = tuple(range(self._side.num_ranks))
-        contribution = make_contribution(
-            src.specs,
-            dst.specs,
-            casts=casts,
-            allow_unmatched=(),
-            staging_bytes=staging_bytes,
-            devices=self._devices,
-            transport=transport,
-        )
-        roster = Roster(
-            tuple((rank,) for rank in everybody),
-            everybody,
-            ((everybody, 0),),
-            tuple(f"rank {rank}" for rank in everybody),
-        )
-        return Session(
+        everybody = range(self._side.num_ranks)
+        return job_session(
             self._exchange,
-            roster,
-            contribution,
-            *buffers,
-            rank_offset=0,
+            [(rank,) for rank in everybody],
+            [f"rank {rank}" for rank in everybody],
+            sides,
+            casts=casts,
+            staging_bytes=staging_bytes,
+            transport=transport,
             timeout_s=self._timeout_s,
         )
 
@@ -263,20 +240,15 @@ def _named(given: Given) -> Tensors:
     return {_SINGLE: given} if isinstance(given, torch.Tensor) else given
 
 
-Buffers = Mapping[BufferKey, Buffer]
-
-
-def _checked_buffers(src: TensorSet, dst: TensorSet) -> tuple[Buffers, Buffers]:
-    """Returns the buffers of both sides.
+def _checked(src: TensorSet, dst: TensorSet) -> JobSides:
+    """Returns what this rank has of both sides.
 
     Raises:
-        LayoutError: if they do not fit the specs, or a destination shares memory with a source.
+        LayoutError: if memory does not fit the specs, or a destination shares some with a source.
     """
-    src_buffers, dst_buffers = src.buffers(), dst.buffers()
-    check_buffers(list(src.specs), [src.rank], src_buffers, writes=False)
-    check_buffers(list(dst.specs), [dst.rank], dst_buffers, writes=True)
-    check_apart(src_buffers, dst_buffers)
-    return src_buffers, dst_buffers
+    sides = JobSides(src.specs, dst.specs, src.buffers(), dst.buffers())
+    sides.check([src.rank])
+    return sides
 
 
 def _check_same(before: tuple[TensorSpec, ...], now: tuple[TensorSpec, ...]) -> None:
@@ -295,4 +267,4 @@ def _next_exchange(group: dist.ProcessGroup | None) -> StoreExchange:
     """Returns an exchange of its own for the next call on a group; ranks count calls alike."""
     key = group_or_default(group)
     _num_calls[key] = _num_calls.get(key, 0) + 1
-    return StoreExchange.of_group(group, f"redistribution/{_num_calls[key]}")
+    return exchange_of_group(group, f"redistribution/{_num_calls[key]}")

@@ -45,12 +45,13 @@ LAYERS = {
     "control": {
         "addresses", "token_keys", "control_messages", "error_report", "group", "registry",
         "epoch", "membership", "connections", "forked", "store_server", "store", "epoch_exchange",
-        "local_member", "one_call", "rendezvous", "exchange",
+        "local_member", "one_call", "rendezvous", "exchange", "store_exchange",
     },
     "session": {
         "network_cards", "machine", "copy_rate", "report", "outcome", "transport_choice",
         "end_arguments",
         "contribution", "epoch_transport", "run_watch", "shm_epoch", "nccl_epoch", "session",
+        "job",
     },
     "ends": {
         "refit_end", "beginning", "source", "destination", "loopback", "simulation",

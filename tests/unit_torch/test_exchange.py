@@ -12,8 +12,14 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: pip install torch")
 
 from torch.distributed import HashStore  # noqa: E402
 
-from reshard import LayoutError, RendezvousError, TransferTimeout, TransportError  # noqa: E402
-from reshard_torch.exchange import StoreExchange  # noqa: E402
+from reshard import (  # noqa: E402
+    LayoutError,
+    RendezvousError,
+    StoreExchange,
+    TransferTimeout,
+    TransportError,
+)
+from reshard_torch.exchange import exchange_on_store  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -22,7 +28,7 @@ TIMEOUT_S = 20.0
 
 def _members(count: int, store: HashStore | None = None) -> list[StoreExchange]:
     shared = HashStore() if store is None else store
-    return [StoreExchange(shared, process, count) for process in range(count)]
+    return [exchange_on_store(shared, process, count) for process in range(count)]
 
 
 def _run(members: list[StoreExchange], step: Callable[[StoreExchange], object]) -> list[object]:
@@ -195,7 +201,7 @@ class _BrokenStore(HashStore):
 
 
 def test_store_that_is_gone() -> None:
-    member = StoreExchange(_BrokenStore(), 0, 2)
+    member = exchange_on_store(_BrokenStore(), 0, 2)
     with pytest.raises(RendezvousError, match="store of the process group failed"):
         member.exchange("specs", b"", timeout_s=TIMEOUT_S)
     member.fail(LayoutError("never raises"))
