@@ -98,7 +98,7 @@ WORKERS ?= 2
 
 .PHONY: test test-unit test-processes
 test: build native-test ## Run all tests that need no GPU
-	@RESHARD_REQUIRE=torch,jax,nvrtc,nccl,cuda_headers $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+	@RESHARD_REQUIRE=torch,jax,nvrtc,nccl,cuda_headers,ray $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 test-unit: build ## Run the tests of single modules, and the laws over random layouts
 	@$(BIN)/python -m pytest tests/unit tests/property tests/architecture tests/abi

@@ -1,7 +1,7 @@
 """Options that concern all tests: seeds, how hard properties are tried, and required frameworks.
 
-`RESHARD_REQUIRE=torch,jax,nvrtc,nccl,cuda_headers` (set where they are installed) turns a skip for
-a missing package into a failure, so that a suite that ran nothing cannot pass. Markers are in
+`RESHARD_REQUIRE=torch,jax,nvrtc,nccl,cuda_headers,ray` (set where they are installed) turns a skip
+for a missing package into a failure, so that a suite that ran nothing cannot pass. Markers are in
 pyproject.toml.
 """
 
