@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from helpers.free_port import free_port
+from helpers.jax_devices import use_cpu_devices
+from helpers.ranks import run_on_processes
+
+if importlib.util.find_spec("jax") is not None:
+    use_cpu_devices()
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -47,13 +54,29 @@ def test_the_redistribute_example_runs():
     assert output.count("equal to the source") == 3
 
 
+@pytest.mark.jax
+@pytest.mark.processes
+def test_the_jax_example_runs():
+    outputs = run_on_processes(run_jax_example, 2, 100.0, arguments=(free_port(),))
+    assert [output.count("holds (6, 4), equal to the source") for output in outputs] == [1, 1]
+
+
+def run_jax_example(process: int, num_processes: int, port: int) -> str:
+    os.environ["JAX_COORDINATOR"] = f"127.0.0.1:{port}"
+    return run(sys.executable, "examples/jax_device_put.py", str(process), timeout_s=80.0)
+
+
 def pages() -> list[object]:
     """Returns the pages; those whose examples import torch are marked."""
     return [
         pytest.param(
             page,
             id=page.name,
-            marks=[pytest.mark.torch] if ">>> import torch" in page.read_text() else [],
+            marks=[
+                getattr(pytest.mark, name)
+                for name in ("torch", "jax")
+                if f">>> import {name}" in page.read_text()
+            ],
         )
         for page in sorted((ROOT / "docs").glob("*.md"))
     ]

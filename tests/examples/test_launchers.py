@@ -4,32 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import re
-import socket
 import subprocess
 import sys
-import time
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from helpers.free_port import free_port
 
 pytestmark = [pytest.mark.jax, pytest.mark.torch, pytest.mark.processes]
 
 FOLDER = Path(__file__).parents[2] / "examples" / "launchers"
 LIMIT_S = 120.0
 ANSWER = re.compile(r"(trainer|engine): version (\d+) says (-?\d+\.\d+)")
-
-
-def free_port():
-    """Returns a port that is free, and that the kernel gives to nobody who asks for any port."""
-    candidates = random.Random(os.getpid() ^ time.monotonic_ns()).sample(range(20000, 30000), 50)
-    for port in candidates:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) != 0:
-                return port
-    raise RuntimeError("no port is free")
 
 
 def run_together(*commands, **variables):
