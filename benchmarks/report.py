@@ -16,6 +16,7 @@ from benchmarks.results import (
     IssueResults,
     KillResults,
     MethodResult,
+    MoveResults,
     PackResults,
     PlanResults,
     RefitResults,
@@ -30,6 +31,7 @@ __all__ = [
     "print_device_refits",
     "print_issues",
     "print_kills",
+    "print_moves",
     "print_packs",
     "print_plans",
     "print_refits",
@@ -59,6 +61,7 @@ AnyResults = (
     | KillResults
     | PackResults
     | IssueResults
+    | MoveResults
     | DevicePackResults
     | DeviceRefitResults
 )
@@ -173,6 +176,21 @@ def print_issues(results: IssueResults) -> None:
         first = f"{case.first_s * 1e3:.2f}"
         rows.append((boxes, str(case.num_messages), first, _milliseconds(case.seconds)))
     _table(rows)
+    print()
+
+
+def print_moves(results: MoveResults) -> None:
+    """Prints one row per case and method."""
+    _head(results.machine, "JAX arrays to other shardings; the limit is one_copy")
+    limits = {move.about: move.seconds.median for move in results.moves if move.method == LIMIT}
+    rows = [("case", "MiB", "method", "median ms [min..max]", "x one copy")]
+    for move in results.moves:
+        ratio = f"{move.seconds.median / limits[move.about]:.2f}"
+        size = str(move.nbytes >> 20)
+        rows.append((move.about, size, move.method, _milliseconds(move.seconds), ratio))
+    _table(rows)
+    for refusal in dict.fromkeys(move.refusal for move in results.moves if move.refusal):
+        print(f"jax.device_put between processes: {refusal[:150]}")
     print()
 
 

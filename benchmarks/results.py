@@ -18,6 +18,8 @@ __all__ = [
     "Kill",
     "KillResults",
     "MethodResult",
+    "MoveResult",
+    "MoveResults",
     "PackResult",
     "PackResults",
     "PlanResult",
@@ -236,3 +238,22 @@ class DeviceRefitResults:
     num_ranks: int
     model_bytes: int
     methods: list[DeviceRefitResult]
+
+
+@dataclasses.dataclass(frozen=True)
+class MoveResult:
+    """One way to move JAX arrays; `refusal` is what JAX says where it does not."""
+
+    about: str
+    method: str
+    nbytes: int
+    seconds: Spread
+    refusal: str
+
+
+@dataclasses.dataclass(frozen=True)
+class MoveResults:
+    """One run of the benchmark of moves."""
+
+    machine: Machine
+    moves: list[MoveResult]

@@ -7,13 +7,14 @@ import dataclasses
 import json
 import sys
 
-from benchmarks import gpu_issue, killed_peer, pack_speed, plan_time, report, shm_refit
+from benchmarks import gpu_issue, jax_moves, killed_peer, pack_speed, plan_time, report, shm_refit
 from benchmarks.methods.registry import METHODS
 from benchmarks.models import MODELS
 from benchmarks.targets import (
     OURS,
     judge_issues,
     judge_kills,
+    judge_moves,
     judge_packs,
     judge_plans,
     judge_refits,
@@ -51,9 +52,13 @@ def main(arguments: list[str] | None = None) -> int:
     report.write(issues, report.RESULTS / "gpu_issue.json")
     report.print_issues(issues)
 
+    moves = jax_moves.measure(quick=quick)
+    report.write(moves, report.RESULTS / "jax_moves.json")
+    report.print_moves(moves)
+
     verdicts = judge_refits(refits.cases) + judge_plans(plans.plans)
     verdicts += judge_kills(kills.kills) + judge_packs(packs.packs)
-    verdicts += judge_issues(issues.cases)
+    verdicts += judge_issues(issues.cases) + judge_moves(moves.moves)
     report.print_verdicts(verdicts)
     summary = [dataclasses.asdict(verdict) for verdict in verdicts]
     (report.RESULTS / "targets.json").write_text(json.dumps(summary, indent=1) + "\n")

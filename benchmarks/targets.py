@@ -9,6 +9,7 @@ from benchmarks.results import (
     DevicePackResult,
     IssueResult,
     Kill,
+    MoveResult,
     PackResult,
     PlanResult,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "judge_device_packs",
     "judge_issues",
     "judge_kills",
+    "judge_moves",
     "judge_packs",
     "judge_plans",
     "judge_refits",
@@ -37,6 +39,8 @@ _SMALL_S = 0.002
 _PLAN_S = 0.005
 _KILL_S = 0.050
 _ISSUE_S = 0.001
+_JAX = "jax.device_put"
+_MOVE_RATIO = 2.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,6 +144,17 @@ def judge_issues(issues: list[IssueResult]) -> list[Verdict]:
         )
         for issue in issues
     ]
+
+
+def judge_moves(moves: list[MoveResult]) -> list[Verdict]:
+    """Judges moves of JAX arrays: beside JAX where it can, else beside one copy."""
+    verdicts = []
+    for about in dict.fromkeys(move.about for move in moves):
+        seconds = {move.method: move.seconds.median for move in moves if move.about == about}
+        peer, limit = (_JAX, 1.0) if _JAX in seconds else (LIMIT, _MOVE_RATIO)
+        ratio = seconds[OURS] / seconds[peer]
+        verdicts.append(at_most(f"jax arrays, {about}, beside {peer}", ratio, limit, " x"))
+    return verdicts
 
 
 def at_most(name: str, measured: float, limit: float, unit: str) -> Verdict:
