@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
+import time
 
 import numpy as np
 import pytest
@@ -149,6 +152,25 @@ def again_and_again(process):
     return lives[1] == lives[-1], plan.report.nbytes, client.key_value_dir_get_bytes("reshard/")
 
 
+def lose_a_process(process, num_processes, port):
+    start_jax(process, num_processes, port, num_devices=1)
+    src = place((3,), ("x",), (0, 1, 2), P("x"))
+    dst = place((3,), ("x",), (2, 0, 1), P("x"))
+    x = global_array("w", src)
+    with reshard_jax.Redistribution(x, dst, timeout_s=SHORT_S) as plan:
+        count_checked("w", plan.run(x))
+        tell("planned")
+        assert listen(TIMEOUT_S) == "go on"
+        if process == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        begin = time.monotonic()
+        words = words_of(lambda: plan.run(x, donate=True))
+        seconds = time.monotonic() - begin
+    count_checked("w", x)
+    tell((words, seconds))
+    os._exit(0)  # JAX's own shutdown waits for the process that is gone, and then aborts
+
+
 def work(process, num_processes, port):
     """One job for all of it, because to start one takes seconds."""
     start_jax(process, num_processes, port, num_devices=2)
@@ -217,3 +239,19 @@ def test_errors_reach_all_processes_and_leave_everything_usable(results):
 def test_runs_leave_nothing_in_memory_and_in_the_coordination_service(results):
     for each in results:
         assert each["again_and_again"] == (True, 4 * math.prod(SHAPE), [])
+
+
+def test_a_process_that_dies_is_named_and_the_arrays_stay():
+    with (
+        reserved_port() as port,
+        ProcessGroup(lose_a_process, NUM_PROCESSES, LIMIT_S, arguments=(port,)) as group,
+    ):
+        for process in range(NUM_PROCESSES):
+            assert group.expect(process, LIMIT_S) == "planned"
+        for process in range(NUM_PROCESSES):
+            group.send(process, "go on")
+        for process in (0, 2):
+            (kind, words), seconds = group.expect(process, LIMIT_S)
+            assert kind in ("TransportError", "TransferTimeout"), words
+            assert "process 1" in words
+            assert seconds < SHORT_S + 1
