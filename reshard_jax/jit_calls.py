@@ -21,7 +21,7 @@ from jax.sharding import PartitionSpec
 
 from reshard import Buffer, BufferKey, LayoutError, Mailbox, MailboxCall, UnsupportedError
 from reshard_jax.compat import ordinal_of, platform_of_xla
-from reshard_jax.description import Description
+from reshard_jax.description import Description, Leaf
 from reshard_jax.ffi import TARGET, register
 from reshard_jax.traced_tree import Placement
 
@@ -44,13 +44,16 @@ class JitSite:
         verify: of a publish.
         num_versions: 1 where the first operand is the version.
         devices: of this process, in the order in which the calls give their memory.
-        shapes: of one shard of each weight.
+        weights: positions of those that the call has, among all that are described: those with
+            elements.
+        shapes: of one shard of each of them.
     """
 
     description: Description
     verify: bool
     num_versions: int
     devices: tuple[Any, ...]
+    weights: tuple[int, ...]
     shapes: tuple[tuple[int, ...], ...]
 
 
@@ -60,7 +63,7 @@ class JitCall:
 
     Attributes:
         site: where it comes from.
-        buffers: the memory of all devices of this process; none is there without elements.
+        buffers: the memory of all devices of this process; none for weights without elements.
         streams: by rank, for GPUs.
         version: of a publish, else 0.
         timeout_s: what is left of its limit.
@@ -135,8 +138,11 @@ class JitCalls:
             The version of a publish; else the new weights, in the memory of those handed in.
         """
         description, placement, verify = site
-        mesh, specs = placement.mesh, placement.specs
-        operands, operand_specs = list(values), list(specs)
+        mesh = placement.mesh
+        # XLA makes constants of arrays without elements, and forgets their sharding.
+        weights = tuple(i for i, leaf in enumerate(description.leaves) if 0 not in leaf.shape)
+        operands = [values[i] for i in weights]
+        operand_specs = [placement.specs[i] for i in weights]
         if version is not None:
             operands.insert(0, version)
             operand_specs.insert(0, PartitionSpec())  # type: ignore[no-untyped-call]
@@ -149,7 +155,8 @@ class JitCalls:
                 verify,
                 0 if version is None else 1,
                 devices,
-                tuple(tuple(leaf.sharding.shard_shape(leaf.shape)) for leaf in description.leaves),
+                weights,
+                tuple(_shard_shape(description.leaves[i]) for i in weights),
             )
         )
         attributes = {
@@ -178,7 +185,13 @@ class JitCalls:
             out_specs=operand_specs[:num_results],
             check_vma=False,
         )
-        return list(_plain(per_device, self._name)(*operands))
+        results = list(_plain(per_device, self._name)(*operands))
+        if version is not None:
+            return results
+        received = list(values)
+        for i, result in zip(weights, results, strict=True):
+            received[i] = result
+        return received
 
     def close(self) -> None:
         """Answers whatever waits; the call that is served, if any, when the end has closed."""
@@ -269,22 +282,20 @@ def _serve_one(taken: MailboxCall, sites: list[JitSite], serve: Serve | None) ->
 def _buffers(site: JitSite, taken: MailboxCall) -> dict[BufferKey, Buffer]:
     """Returns the memory of all shards; XLA hands it in row-major."""
     description, buffers = site.description, {}
+    specs = [description.specs[i] for i in site.weights]
     strides = [
         _row_major(shape, spec.dtype.itemsize)
-        for shape, spec in zip(site.shapes, description.specs, strict=True)
+        for shape, spec in zip(site.shapes, specs, strict=True)
     ]
     is_receiving = not site.num_versions
     for device, addresses in zip(site.devices, taken.operands, strict=True):
         rank = description.ranks.of(device)
         memory = None if platform_of_xla(device) == "cpu" else ordinal_of(device)
         places = addresses[site.num_versions :]
-        for spec, shape, steps, place in zip(
-            description.specs, site.shapes, strides, places, strict=True
-        ):
-            if 0 not in shape:
-                buffers[rank, spec.name] = Buffer(
-                    place, shape, steps, spec.dtype, is_receiving, device=memory
-                )
+        for spec, shape, steps, place in zip(specs, site.shapes, strides, places, strict=True):
+            buffers[rank, spec.name] = Buffer(
+                place, shape, steps, spec.dtype, is_receiving, device=memory
+            )
     return buffers
 
 
@@ -295,6 +306,10 @@ def _streams(site: JitSite, taken: MailboxCall) -> dict[int, int]:
     return {
         ranks.of(device): stream for device, stream in zip(site.devices, taken.streams, strict=True)
     }
+
+
+def _shard_shape(leaf: Leaf) -> tuple[int, ...]:
+    return tuple(leaf.sharding.shard_shape(leaf.shape))
 
 
 def _row_major(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
