@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import logging
 import operator
 import os
@@ -96,6 +97,7 @@ class InJit:
                 raise LayoutError(f"this {self._name} is gone; make a new one.")
             self._calls = JitCalls(self._name, serve)
             _open_ends.add(end)
+            _close_at_exit()
         return self._calls
 
 
@@ -128,6 +130,16 @@ def traced_version(version: SupportsIndex | jax.Array) -> jax.Array:
     )
 
 
+@functools.cache
+def _close_at_exit() -> None:
+    """Registers the end of all ends, once.
+
+    When the first call is traced, so that it runs before what was registered by then: JAX waits for
+    its programs, whose threads wait for ours, and afterwards no finalizer of Python works.
+    """
+    atexit.register(_close_open_ends)
+
+
 def _close_open_ends() -> None:
     """Lets programs that are under way end by themselves, which their limits see to, and closes."""
     if os.getpid() != _process or not _open_ends:
@@ -139,7 +151,3 @@ def _close_open_ends() -> None:
             end.close()
         except ReshardError as error:
             _logger.warning("%r: at exit: %s", end, error)
-
-
-# Runs before what JAX registered when it was imported, as its threads wait for ours.
-atexit.register(_close_open_ends)
