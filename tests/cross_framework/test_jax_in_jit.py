@@ -839,3 +839,24 @@ def test_case_62_another_copy_of_the_library_is_told_of(monkeypatch):
     with pytest.raises(UnsupportedError, match="Two copies of reshard are loaded"):
         ffi.register("cpu")
     assert jax.devices()
+
+
+def test_case_45_collectives_of_the_program_beside_a_publish(source_of, destination_of, pool):
+    """openxla/xla#31027: sums that do not depend on the publish, before, beside and after it."""
+    mesh = all_devices()
+    source, destination = pair_to_publish(source_of, destination_of, mesh)
+    sharding = NamedSharding(mesh, P(NAMES))
+    ones = jax.device_put(np.ones((64, 64), np.float32), sharding)
+
+    @jax.jit
+    def step(params, x, version):
+        before = jnp.sum(x @ x.T)
+        number = source.publish_in_jit(params, version)
+        return number, before, jnp.sum(x) + before, jnp.sum(x * 2)
+
+    params = tree_of(mesh, 2, 1)
+    for version in range(30):
+        refit = pool.submit(destination.refit)
+        found = [float(value) for value in step(params, ones, version)]
+        assert found == [version, 64.0**3, 64.0**3 + 64**2, 2.0 * 64**2]
+        check(refit.result(TIMEOUT_S), 1)
