@@ -144,8 +144,9 @@ def _close_open_ends() -> None:
     """Lets programs that are under way end by themselves, which their limits see to, and closes."""
     if os.getpid() != _process or not _open_ends:
         return  # a forked child has no part in the calls of its parent
+    # What failed is reported by JAX, which does the same after this.
     with contextlib.suppress(jax.errors.JaxRuntimeError):
-        jax.effects_barrier()  # type: ignore[no-untyped-call]  # JAX does so after this, and reports what failed
+        jax.effects_barrier()  # type: ignore[no-untyped-call]
     for end in list(_open_ends):
         try:
             end.close()

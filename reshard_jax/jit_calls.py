@@ -65,15 +65,28 @@ class JitCall:
         site: where it comes from.
         buffers: the memory of all devices of this process; none for weights without elements.
         streams: by rank, for GPUs.
-        version: of a publish, else 0.
+        versions: of a publish, by device; else zeros.
         timeout_s: what is left of its limit.
     """
 
     site: JitSite
     buffers: dict[BufferKey, Buffer]
     streams: dict[int, int]
-    version: int
+    versions: tuple[int, ...]
     timeout_s: float
+
+    def version(self) -> int:
+        """Returns the version of a publish.
+
+        Raises:
+            LayoutError: the devices do not agree about it.
+        """
+        if len(set(self.versions)) != 1:
+            raise LayoutError(
+                f"version: the devices of this process gave {list(self.versions)}. It has to be "
+                "the same number on all of them."
+            )
+        return self.versions[0]
 
 
 Serve = Callable[[JitCall], None]
@@ -262,13 +275,8 @@ def _serve_one(taken: MailboxCall, sites: list[JitSite], serve: Serve | None) ->
     if serve is None:
         raise LayoutError("the end of this program is gone; make a new one, and trace anew.")
     site = sites[taken.site]
-    if len(set(taken.versions)) != 1:
-        raise LayoutError(
-            f"version: the devices of this process gave {list(taken.versions)}. It has to be the "
-            "same number on all of them."
-        )
     call = JitCall(
-        site, _buffers(site, taken), _streams(site, taken), taken.versions[0], taken.timeout_s
+        site, _buffers(site, taken), _streams(site, taken), taken.versions, taken.timeout_s
     )
     try:
         serve(call)

@@ -242,12 +242,14 @@ class Source:
     def _serve(self, call: JitCall) -> None:
         """Publishes for a program, on a thread of its own."""
         with self._end.calling():
+            with self._end.telling_others():
+                version = call.version()
             if call.site.description is not self._description:
                 self._end.replace_specs(call.site.description.specs)
                 self._description = call.site.description
             self._end.publish(
                 call.buffers,
-                version=call.version,
+                version=version,
                 verify=call.site.verify,
                 timeout_s=max(call.timeout_s, _LEAST_LIMIT_S),
                 streams=call.streams,

@@ -175,6 +175,20 @@ TEST(closing_answers_all_that_wait_and_all_that_come) {
   CHECK_EQ(code_of(error_of([&] { mailbox.wait(0); }).code()), code_of(StatusCode::kAborted));
 }
 
+// Whenever it comes: before the devices, between them, or when they are all there.
+TEST(closing_at_any_moment_answers_all) {
+  for (int round = 0; round < 100; ++round) {
+    Mailbox mailbox;
+    const std::int64_t site = mailbox.add_site(site_of({0, 1}));
+    auto first = visit(mailbox, site, visit_of(0, 1), kLong);
+    auto second = visit(mailbox, site, visit_of(1, 1), kLong);
+    for (int i = 0; i < round * 50; ++i) std::this_thread::yield();
+    mailbox.close("over");
+    CHECK_EQ(first.get().message, "over");
+    CHECK_EQ(second.get().message, "over");
+  }
+}
+
 TEST(closing_wakes_whoever_serves) {
   Mailbox mailbox;
   mailbox.add_site(site_of({0}));

@@ -53,7 +53,11 @@ def pages() -> list[object]:
         pytest.param(
             page,
             id=page.name,
-            marks=[pytest.mark.torch] if ">>> import torch" in page.read_text() else [],
+            marks=[
+                getattr(pytest.mark, name)
+                for name in ("torch", "jax")
+                if f">>> import {name}" in page.read_text()
+            ],
         )
         for page in sorted((ROOT / "docs").glob("*.md"))
     ]
