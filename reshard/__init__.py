@@ -52,6 +52,7 @@ from reshard.transfer import Transfer
 from reshard.transport_choice import Transport
 
 if TYPE_CHECKING:
+    from reshard._native_mailbox import Mailbox, MailboxCall, xla_handler
     from reshard.contribution import Roster, make_contribution
     from reshard.destination import Destination
     from reshard.exchange import Exchange, SingleProcessExchange
@@ -81,6 +82,8 @@ __all__ = [
     "Layout",
     "LayoutError",
     "LocalBox",
+    "Mailbox",
+    "MailboxCall",
     "MemberWords",
     "Mesh",
     "Model",
@@ -132,10 +135,14 @@ __all__ = [
     "run_in_process",
     "seed_of_name",
     "show_versions",
+    "xla_handler",
 ]
 
 # Names whose modules need ZeroMQ or the native library are loaded on first use.
 _LAZY = {
+    "Mailbox": "reshard._native_mailbox",
+    "MailboxCall": "reshard._native_mailbox",
+    "xla_handler": "reshard._native_mailbox",
     "Exchange": "reshard.exchange",
     "JobSides": "reshard.job",
     "Roster": "reshard.contribution",

@@ -305,6 +305,8 @@ def has_equal_structs() -> bool:
         "run_stats",
         "shm_options",
         "nccl_options",
+        "mailbox_site",
+        "mailbox_call",
     )
     sizes = _ffi.new("size_t[]", len(names))
     count = _lib.reshard_abi_sizes(sizes, len(names))

@@ -20,15 +20,20 @@ __all__ = [
     "coordination_client",
     "copy_of",
     "devices_of",
+    "explicit_axes",
     "exported",
     "is_array",
     "is_host_memory",
     "is_prng_key",
     "is_tracer",
+    "manual_axes",
     "names_of_spec",
     "narrowed",
+    "ordinal_of",
     "pieces_of",
     "platform_of",
+    "platform_of_xla",
+    "traced_spec",
     "unreduced_axes",
     "why_no_memory",
     "zeros_at",
@@ -81,6 +86,41 @@ def is_prng_key(dtype: Any) -> bool:  # noqa: ANN401 - np.dtype or one of JAX's 
 def is_tracer(value: object) -> bool:
     """True for the stand-ins that a function sees while `jit` traces it."""
     return isinstance(value, jax.core.Tracer)
+
+
+def manual_axes() -> tuple[str, ...]:
+    """Returns the mesh axes over which the code that is traced sees shards, as in `shard_map`."""
+    return tuple(map(str, jax.sharding.get_abstract_mesh().manual_axes))
+
+
+def explicit_axes(mesh: jax.sharding.Mesh) -> frozenset[object]:
+    """Returns the axes of a mesh whose part of a sharding is known while `jit` traces."""
+    explicit = jax.sharding.AxisType.Explicit
+    pairs = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    return frozenset(name for name, kind in pairs if kind == explicit)
+
+
+def traced_spec(value: Any) -> PartitionSpec | None:  # noqa: ANN401 - a tracer has no public type
+    """Returns what is known of the sharding of a traced value: its spec over explicit axes.
+
+    None says that nothing is, as where the value is on no mesh.
+    """
+    sharding = jax.typeof(value).sharding
+    return None if sharding.mesh.empty else sharding.spec
+
+
+def ordinal_of(device: Any) -> int:  # noqa: ANN401 - jax.Device has no attributes for mypy
+    """Returns the number by which XLA tells a foreign function which device calls it.
+
+    On CPU that is the id, which counts over all processes (0, 1, 2048, 2049); on GPUs, the number
+    of the device in its process.
+    """
+    return int(device.id if platform_of(device) == "cpu" else device.local_hardware_id)
+
+
+def platform_of_xla(device: Any) -> str:  # noqa: ANN401 - jax.Device has no attributes for mypy
+    """Returns the name of a platform where foreign functions are registered: `cpu` or `CUDA`."""
+    return "CUDA" if platform_of(device) in _CUDA_PLATFORMS else platform_of(device)
 
 
 def narrowed(dtype: np.dtype) -> np.dtype:

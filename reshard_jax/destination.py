@@ -25,6 +25,8 @@ from reshard_jax.compat import is_array
 from reshard_jax.description import Description
 from reshard_jax.donation import delete_unshared
 from reshard_jax.dtypes import check_not_narrowed
+from reshard_jax.in_jit import InJit
+from reshard_jax.jit_calls import JitCall
 from reshard_jax.ranks import Ranks
 from reshard_jax.tree import Leaves, NamedTree
 
@@ -32,6 +34,7 @@ __all__ = ["Destination", "State"]
 
 Pytree = Any
 State = Literal["empty", "ready", "torn"]
+_LEAST_LIMIT_S = 0.001  # of a call whose devices came at the last moment
 
 
 class Destination:
@@ -91,6 +94,8 @@ class Destination:
         timeout_s: float = 60.0,
     ) -> None:
         self._allowed = patterns_of("allow_unmatched", allow_unmatched)
+        self._leaves = leaves
+        self._in_jit = InJit(self, "destination", self._serve)
         self.version: int | None = None
         self.report: RefitReport | None = None
         self._is_torn = False
@@ -193,6 +198,51 @@ class Destination:
         if delete_unshared(arrays, [kept for kept in self._initial.values() if kept is not None]):
             self.version, self._is_torn = None, True
 
+    def refit_in_jit(self, params: Pytree, *, timeout_s: float | None = None) -> Pytree:
+        """Refits inside a jitted function: the program stops until the weights are there.
+
+        The new weights are received into the memory in which XLA has the result, without a copy.
+        Donate `params` (`jax.jit(..., donate_argnums=...)`) to have them written in place; else XLA
+        copies them first, and they stay as they are.
+
+        Args:
+            params: the traced tree, with the names, shapes, dtypes and shardings of the template.
+                What no source has (`allow_unmatched`, padding that is kept) stays as it is here.
+            timeout_s: limit of the call, in the program a constant: from when the first device
+                of this process comes to it. None means that of the constructor.
+
+        Returns:
+            The same tree with the new weights.
+
+        Raises:
+            LayoutError, UnsupportedError: while tracing: naming the weight that is not as it was
+                described; the weights are on several meshes; this is in shard_map, vmap or grad.
+            jax.errors.JaxRuntimeError: when the program runs: what `refit` raises, as text, with
+                the codes that `Source.publish_in_jit` lists. Donated weights are gone then.
+
+        Collective: every process of the JAX job runs the program. The source publishes meanwhile,
+            in other processes, or outside jit on another thread.
+
+        Stream: on GPUs, the one of XLA that the program runs on.
+        """
+        tree, values = self._in_jit.trace(
+            params,
+            self._leaves,
+            self._description,
+            timeout_s=self._end.timeout_s if timeout_s is None else timeout_s,
+        )
+        return tree.with_values(values)
+
+    def _serve(self, call: JitCall) -> None:
+        """Refits for a program, on a thread of its own."""
+        with self._end.calling():
+            report = self._end.refit(
+                call.buffers,
+                timeout_s=max(call.timeout_s, _LEAST_LIMIT_S),
+                streams=call.streams,
+            )
+            self.report, self.version, self._is_torn = report, report.version, False
+
     def _describe(
         self, tree: NamedTree, forms: Forms | None, padding: Paddings, ranks: Ranks
     ) -> None:
@@ -220,5 +270,10 @@ class Destination:
         return self._end.describe_plan()
 
     def close(self) -> None:
-        """Leaves and frees everything; closing twice is fine."""
+        """Leaves and frees everything; closing twice is fine.
+
+        A jitted program that waits in `refit_in_jit` raises: wait for its result first.
+        """
+        self._in_jit.close()
         self._end.close()
+        self._in_jit.join()

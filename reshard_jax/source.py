@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self, SupportsIndex
 
+import jax
+
 import reshard
 from reshard import (
     DEFAULT_STAGING_BYTES,
@@ -22,6 +24,8 @@ from reshard import (
 )
 from reshard_jax.buffers import source_buffers
 from reshard_jax.description import Description
+from reshard_jax.in_jit import InJit, traced_version
+from reshard_jax.jit_calls import JitCall
 from reshard_jax.ranks import Ranks
 from reshard_jax.tree import Leaves, NamedTree
 
@@ -30,6 +34,7 @@ __all__ = ["Source"]
 _logger = logging.getLogger("reshard.jax")
 
 Pytree = Any
+_LEAST_LIMIT_S = 0.001  # of a call whose devices came at the last moment
 
 
 class Source:
@@ -90,6 +95,7 @@ class Source:
         timeout_s: float = 60.0,
     ) -> None:
         self._forms, self._leaves, self._padding = forms, leaves, padding
+        self._in_jit = InJit(self, "source", self._serve)
         ranks = Ranks.of_tree(params, leaves)
         self._end = reshard.Source(
             address,
@@ -185,6 +191,70 @@ class Source:
                 # The end may remember the mapping, and must not hold memory between publishes.
                 buffers.clear()
 
+    def publish_in_jit(
+        self,
+        params: Pytree,
+        version: SupportsIndex | jax.Array,
+        *,
+        verify: bool = True,
+        timeout_s: float | None = None,
+    ) -> jax.Array:
+        """Publishes inside a jitted function: the program stops until the weights have moved.
+
+        The weights are sent from the memory in which XLA has them, without a copy. What comes later
+        in the program may overwrite them: they are read when this is over.
+
+        Args:
+            params: the traced tree, with the names, shapes, dtypes and shardings of the tree that
+                this source was made with.
+            version: as in `publish`, static or traced; up to 2**31 - 1 unless x64 is on.
+            verify: as in `publish`.
+            timeout_s: limit of the call, in the program a constant: from when the first device
+                of this process comes to it. None means that of the constructor.
+
+        Returns:
+            The version, one int32 (int64 with x64 on). Return it from the jitted function or
+            depend on it, to have the publish done when it is there.
+
+        Raises:
+            LayoutError, UnsupportedError: while tracing: naming the weight that is not as it was
+                described; the weights are on several meshes; this is in shard_map, vmap or grad.
+            jax.errors.JaxRuntimeError: when the program runs: what `publish` raises, as text.
+                DEADLINE_EXCEEDED for a TransferTimeout, ABORTED for a TransportError and for a
+                source that is closed, INVALID_ARGUMENT for a LayoutError or PlanError, DATA_LOSS
+                for a VerificationError.
+
+        Collective: every process of the JAX job runs the program. The destinations refit meanwhile,
+            in other processes, or outside jit on other threads.
+
+        Stream: on GPUs, the one of XLA that the program runs on.
+        """
+        _, (number,) = self._in_jit.trace(
+            params,
+            self._leaves,
+            self._description,
+            version=traced_version(version),
+            verify=verify,
+            timeout_s=self._end.timeout_s if timeout_s is None else timeout_s,
+        )
+        return number
+
+    def _serve(self, call: JitCall) -> None:
+        """Publishes for a program, on a thread of its own."""
+        with self._end.calling():
+            with self._end.telling_others():
+                version = call.version()
+            if call.site.description is not self._description:
+                self._end.replace_specs(call.site.description.specs)
+                self._description = call.site.description
+            self._end.publish(
+                call.buffers,
+                version=version,
+                verify=call.site.verify,
+                timeout_s=max(call.timeout_s, _LEAST_LIMIT_S),
+                streams=call.streams,
+            )
+
     def _buffers_of(self, tree: NamedTree) -> dict[BufferKey, Buffer]:
         self._follow(tree)
         return source_buffers(self._description, tree.values)
@@ -212,5 +282,10 @@ class Source:
         return self._end.describe_plan()
 
     def close(self) -> None:
-        """Leaves and frees everything; closing twice is fine."""
+        """Leaves and frees everything; closing twice is fine.
+
+        A jitted program that waits in `publish_in_jit` raises: wait for its result first.
+        """
+        self._in_jit.close()
         self._end.close()
+        self._in_jit.join()

@@ -49,6 +49,7 @@ class NamedTree:
             `jax.ShapeDtypeStruct`s.
         leaves: which leaves are weights; None means all of them, and then a leaf that cannot be one
             is an error.
+        is_traced: whether the weights are the stand-ins that `jit` traces with, and nothing else.
 
     Attributes:
         names: dotted paths such as `layers.0.attn.q_proj.w`, in the order of the tree. Integer and
@@ -59,7 +60,9 @@ class NamedTree:
         LayoutError: naming every leaf that is no array, or two leaves of one name.
     """
 
-    def __init__(self, tree: object, leaves: Leaves | None = None) -> None:
+    def __init__(
+        self, tree: object, leaves: Leaves | None = None, *, is_traced: bool = False
+    ) -> None:
         paths, self._structure = jax.tree_util.tree_flatten_with_path(tree)
         boxes = _boxed_paths(tree)
         self._rest: list[Any] = []
@@ -73,7 +76,8 @@ class NamedTree:
             self._rest.append(None if is_weight else value)
             if not is_weight:
                 continue
-            problem = _why_no_weight(value) if name else "a bare array has no name; pass a dict"
+            why = _why_not_traced if is_traced else _why_no_weight
+            problem = why(value) if name else "a bare array has no name; pass a dict"
             if problem is not None:
                 problems.append(f"{name}: {problem}")
             self._positions.append(position)
@@ -150,9 +154,18 @@ def _name(path: tuple[Any, ...], boxes: set[tuple[Any, ...]]) -> str:
     return jax.tree_util.keystr(path, simple=True, separator=".")
 
 
+def _why_not_traced(value: Any) -> str | None:  # noqa: ANN401 - a leaf of any kind
+    if not is_tracer(value):
+        return (
+            "not traced; pass the weights as an argument of the function that jax.jit compiles, or "
+            "call publish or refit outside jit"
+        )
+    return f"a PRNG key{_IS_NO_WEIGHT}" if is_prng_key(value.dtype) else None
+
+
 def _why_no_weight(value: object) -> str | None:
     if is_tracer(value):
-        return "a traced value; call this outside jit"
+        return "a traced value; call this outside jit, or publish_in_jit or refit_in_jit inside"
     if isinstance(value, jax.ShapeDtypeStruct) or is_array(value):
         return f"a PRNG key{_IS_NO_WEIGHT}" if is_prng_key(value.dtype) else None
     if isinstance(value, np.ndarray | np.generic):

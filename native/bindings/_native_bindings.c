@@ -588,20 +588,20 @@ static void *_cffi_types[] = {
 /*  1 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21), // int32_t
 /*  2 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /*  3 */ _CFFI_OP(_CFFI_OP_FUNCTION, 15), // char const *()(reshard_cuda const *)
-/*  4 */ _CFFI_OP(_CFFI_OP_POINTER, 153), // reshard_cuda const *
+/*  4 */ _CFFI_OP(_CFFI_OP_POINTER, 187), // reshard_cuda const *
 /*  5 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /*  6 */ _CFFI_OP(_CFFI_OP_FUNCTION, 15), // char const *()(reshard_kernels const *)
-/*  7 */ _CFFI_OP(_CFFI_OP_POINTER, 154), // reshard_kernels const *
+/*  7 */ _CFFI_OP(_CFFI_OP_POINTER, 188), // reshard_kernels const *
 /*  8 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /*  9 */ _CFFI_OP(_CFFI_OP_FUNCTION, 15), // char const *()(reshard_nccl const *)
-/* 10 */ _CFFI_OP(_CFFI_OP_POINTER, 155), // reshard_nccl const *
+/* 10 */ _CFFI_OP(_CFFI_OP_POINTER, 192), // reshard_nccl const *
 /* 11 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 12 */ _CFFI_OP(_CFFI_OP_FUNCTION, 15), // char const *()(void)
 /* 13 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 14 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(char const *, char const *, reshard_kernels * *)
-/* 15 */ _CFFI_OP(_CFFI_OP_POINTER, 148), // char const *
+/* 15 */ _CFFI_OP(_CFFI_OP_POINTER, 182), // char const *
 /* 16 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
-/* 17 */ _CFFI_OP(_CFFI_OP_POINTER, 140), // reshard_kernels * *
+/* 17 */ _CFFI_OP(_CFFI_OP_POINTER, 171), // reshard_kernels * *
 /* 18 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 19 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(char const *, int32_t *)
 /* 20 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
@@ -609,11 +609,11 @@ static void *_cffi_types[] = {
 /* 22 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 23 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(char const *, reshard_cuda * *)
 /* 24 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
-/* 25 */ _CFFI_OP(_CFFI_OP_POINTER, 137), // reshard_cuda * *
+/* 25 */ _CFFI_OP(_CFFI_OP_POINTER, 165), // reshard_cuda * *
 /* 26 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 27 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(char const *, reshard_nccl * *)
 /* 28 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
-/* 29 */ _CFFI_OP(_CFFI_OP_POINTER, 143), // reshard_nccl * *
+/* 29 */ _CFFI_OP(_CFFI_OP_POINTER, 177), // reshard_nccl * *
 /* 30 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 31 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(int64_t *)
 /* 32 */ _CFFI_OP(_CFFI_OP_POINTER, 57), // int64_t *
@@ -621,13 +621,13 @@ static void *_cffi_types[] = {
 /* 34 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(int64_t const *, uint64_t, void * const *, uint64_t, uint64_t *, uint64_t)
 /* 35 */ _CFFI_OP(_CFFI_OP_POINTER, 57), // int64_t const *
 /* 36 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
-/* 37 */ _CFFI_OP(_CFFI_OP_POINTER, 77), // void * const *
+/* 37 */ _CFFI_OP(_CFFI_OP_POINTER, 99), // void * const *
 /* 38 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
 /* 39 */ _CFFI_OP(_CFFI_OP_POINTER, 36), // uint64_t *
 /* 40 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
 /* 41 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 42 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *)
-/* 43 */ _CFFI_OP(_CFFI_OP_POINTER, 152), // reshard_communicator *
+/* 43 */ _CFFI_OP(_CFFI_OP_POINTER, 186), // reshard_communicator *
 /* 44 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 45 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *, char const *)
 /* 46 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
@@ -654,104 +654,141 @@ static void *_cffi_types[] = {
 /* 67 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_cuda const *, int32_t, char *)
 /* 68 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
 /* 69 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 70 */ _CFFI_OP(_CFFI_OP_POINTER, 148), // char *
+/* 70 */ _CFFI_OP(_CFFI_OP_POINTER, 182), // char *
 /* 71 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 72 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_nccl const *)
-/* 73 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
+/* 72 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_mailbox * *)
+/* 73 */ _CFFI_OP(_CFFI_OP_POINTER, 76), // reshard_mailbox * *
 /* 74 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 75 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_nccl const *, void *)
-/* 76 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 77 */ _CFFI_OP(_CFFI_OP_POINTER, 167), // void *
+/* 75 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_mailbox *, char const *)
+/* 76 */ _CFFI_OP(_CFFI_OP_POINTER, 189), // reshard_mailbox *
+/* 77 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
 /* 78 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 79 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_nccl_options const *, reshard_communicator * *)
-/* 80 */ _CFFI_OP(_CFFI_OP_POINTER, 156), // reshard_nccl_options const *
-/* 81 */ _CFFI_OP(_CFFI_OP_POINTER, 43), // reshard_communicator * *
-/* 82 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 83 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, char const *)
-/* 84 */ _CFFI_OP(_CFFI_OP_POINTER, 157), // reshard_program *
-/* 85 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
-/* 86 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 87 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, int64_t, reshard_run_stats *)
-/* 88 */ _CFFI_OP(_CFFI_OP_NOOP, 84),
-/* 89 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
-/* 90 */ _CFFI_OP(_CFFI_OP_POINTER, 162), // reshard_run_stats *
-/* 91 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 92 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, reshard_communicator *, void * const *, uint64_t, reshard_run_options const *)
-/* 93 */ _CFFI_OP(_CFFI_OP_NOOP, 84),
-/* 94 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
-/* 95 */ _CFFI_OP(_CFFI_OP_NOOP, 37),
-/* 96 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 97 */ _CFFI_OP(_CFFI_OP_POINTER, 161), // reshard_run_options const *
-/* 98 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 99 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program const *, int64_t const *, uint64_t, int64_t const *, uint64_t, reshard_rounds_info *)
-/* 100 */ _CFFI_OP(_CFFI_OP_POINTER, 157), // reshard_program const *
-/* 101 */ _CFFI_OP(_CFFI_OP_NOOP, 35),
-/* 102 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 103 */ _CFFI_OP(_CFFI_OP_NOOP, 35),
-/* 104 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 105 */ _CFFI_OP(_CFFI_OP_POINTER, 160), // reshard_rounds_info *
-/* 106 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 107 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program const *, reshard_program_info *)
-/* 108 */ _CFFI_OP(_CFFI_OP_NOOP, 100),
-/* 109 */ _CFFI_OP(_CFFI_OP_POINTER, 158), // reshard_program_info *
-/* 110 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 111 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program_tables const *, reshard_program * *)
-/* 112 */ _CFFI_OP(_CFFI_OP_POINTER, 159), // reshard_program_tables const *
-/* 113 */ _CFFI_OP(_CFFI_OP_POINTER, 84), // reshard_program * *
-/* 114 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 115 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_shm_options const *, reshard_communicator * *)
-/* 116 */ _CFFI_OP(_CFFI_OP_POINTER, 163), // reshard_shm_options const *
-/* 117 */ _CFFI_OP(_CFFI_OP_NOOP, 81),
-/* 118 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 119 */ _CFFI_OP(_CFFI_OP_FUNCTION, 121), // size_t()(size_t *, size_t)
-/* 120 */ _CFFI_OP(_CFFI_OP_POINTER, 121), // size_t *
-/* 121 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28), // size_t
-/* 122 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 123 */ _CFFI_OP(_CFFI_OP_FUNCTION, 36), // uint64_t()(reshard_kernels const *)
-/* 124 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 125 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 126 */ _CFFI_OP(_CFFI_OP_FUNCTION, 166), // void const *()(reshard_kernels const *)
-/* 127 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 79 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_mailbox *, int32_t, char const *)
+/* 80 */ _CFFI_OP(_CFFI_OP_NOOP, 76),
+/* 81 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 82 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
+/* 83 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 84 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_mailbox *, int64_t, reshard_mailbox_call *)
+/* 85 */ _CFFI_OP(_CFFI_OP_NOOP, 76),
+/* 86 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
+/* 87 */ _CFFI_OP(_CFFI_OP_POINTER, 190), // reshard_mailbox_call *
+/* 88 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 89 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_mailbox *, reshard_mailbox_site const *, int64_t *)
+/* 90 */ _CFFI_OP(_CFFI_OP_NOOP, 76),
+/* 91 */ _CFFI_OP(_CFFI_OP_POINTER, 191), // reshard_mailbox_site const *
+/* 92 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
+/* 93 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 94 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_nccl const *)
+/* 95 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
+/* 96 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 97 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_nccl const *, void *)
+/* 98 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
+/* 99 */ _CFFI_OP(_CFFI_OP_POINTER, 204), // void *
+/* 100 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 101 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_nccl_options const *, reshard_communicator * *)
+/* 102 */ _CFFI_OP(_CFFI_OP_POINTER, 193), // reshard_nccl_options const *
+/* 103 */ _CFFI_OP(_CFFI_OP_POINTER, 43), // reshard_communicator * *
+/* 104 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 105 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, char const *)
+/* 106 */ _CFFI_OP(_CFFI_OP_POINTER, 194), // reshard_program *
+/* 107 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
+/* 108 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 109 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, int64_t, reshard_run_stats *)
+/* 110 */ _CFFI_OP(_CFFI_OP_NOOP, 106),
+/* 111 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
+/* 112 */ _CFFI_OP(_CFFI_OP_POINTER, 199), // reshard_run_stats *
+/* 113 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 114 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, reshard_communicator *, void * const *, uint64_t, reshard_run_options const *)
+/* 115 */ _CFFI_OP(_CFFI_OP_NOOP, 106),
+/* 116 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
+/* 117 */ _CFFI_OP(_CFFI_OP_NOOP, 37),
+/* 118 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 119 */ _CFFI_OP(_CFFI_OP_POINTER, 198), // reshard_run_options const *
+/* 120 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 121 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program const *, int64_t const *, uint64_t, int64_t const *, uint64_t, reshard_rounds_info *)
+/* 122 */ _CFFI_OP(_CFFI_OP_POINTER, 194), // reshard_program const *
+/* 123 */ _CFFI_OP(_CFFI_OP_NOOP, 35),
+/* 124 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 125 */ _CFFI_OP(_CFFI_OP_NOOP, 35),
+/* 126 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 127 */ _CFFI_OP(_CFFI_OP_POINTER, 197), // reshard_rounds_info *
 /* 128 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 129 */ _CFFI_OP(_CFFI_OP_FUNCTION, 167), // void()(int64_t *, int64_t *)
-/* 130 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
-/* 131 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
+/* 129 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program const *, reshard_program_info *)
+/* 130 */ _CFFI_OP(_CFFI_OP_NOOP, 122),
+/* 131 */ _CFFI_OP(_CFFI_OP_POINTER, 195), // reshard_program_info *
 /* 132 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 133 */ _CFFI_OP(_CFFI_OP_FUNCTION, 167), // void()(reshard_communicator *)
-/* 134 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
-/* 135 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 136 */ _CFFI_OP(_CFFI_OP_FUNCTION, 167), // void()(reshard_cuda *)
-/* 137 */ _CFFI_OP(_CFFI_OP_POINTER, 153), // reshard_cuda *
-/* 138 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 139 */ _CFFI_OP(_CFFI_OP_FUNCTION, 167), // void()(reshard_kernels *)
-/* 140 */ _CFFI_OP(_CFFI_OP_POINTER, 154), // reshard_kernels *
-/* 141 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 142 */ _CFFI_OP(_CFFI_OP_FUNCTION, 167), // void()(reshard_nccl *)
-/* 143 */ _CFFI_OP(_CFFI_OP_POINTER, 155), // reshard_nccl *
-/* 144 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 145 */ _CFFI_OP(_CFFI_OP_FUNCTION, 167), // void()(reshard_program *)
-/* 146 */ _CFFI_OP(_CFFI_OP_NOOP, 84),
+/* 133 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program_tables const *, reshard_program * *)
+/* 134 */ _CFFI_OP(_CFFI_OP_POINTER, 196), // reshard_program_tables const *
+/* 135 */ _CFFI_OP(_CFFI_OP_POINTER, 106), // reshard_program * *
+/* 136 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 137 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_shm_options const *, reshard_communicator * *)
+/* 138 */ _CFFI_OP(_CFFI_OP_POINTER, 200), // reshard_shm_options const *
+/* 139 */ _CFFI_OP(_CFFI_OP_NOOP, 103),
+/* 140 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 141 */ _CFFI_OP(_CFFI_OP_FUNCTION, 57), // int64_t()(reshard_mailbox const *)
+/* 142 */ _CFFI_OP(_CFFI_OP_POINTER, 189), // reshard_mailbox const *
+/* 143 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 144 */ _CFFI_OP(_CFFI_OP_FUNCTION, 146), // size_t()(size_t *, size_t)
+/* 145 */ _CFFI_OP(_CFFI_OP_POINTER, 146), // size_t *
+/* 146 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28), // size_t
 /* 147 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 148 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 2), // char
-/* 149 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
-/* 150 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum $2
-/* 151 */ _CFFI_OP(_CFFI_OP_POINTER, 1), // int32_t const *
-/* 152 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // reshard_communicator
-/* 153 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // reshard_cuda
-/* 154 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // reshard_kernels
-/* 155 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // reshard_nccl
-/* 156 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // reshard_nccl_options
-/* 157 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // reshard_program
-/* 158 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 6), // reshard_program_info
-/* 159 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 7), // reshard_program_tables
-/* 160 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 8), // reshard_rounds_info
-/* 161 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 9), // reshard_run_options
-/* 162 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 10), // reshard_run_stats
-/* 163 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 11), // reshard_shm_options
-/* 164 */ _CFFI_OP(_CFFI_OP_POINTER, 36), // uint64_t const *
-/* 165 */ _CFFI_OP(_CFFI_OP_POINTER, 166), // void const * const *
-/* 166 */ _CFFI_OP(_CFFI_OP_POINTER, 167), // void const *
-/* 167 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
+/* 148 */ _CFFI_OP(_CFFI_OP_FUNCTION, 36), // uint64_t()(reshard_kernels const *)
+/* 149 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 150 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 151 */ _CFFI_OP(_CFFI_OP_FUNCTION, 99), // void *()(void *)
+/* 152 */ _CFFI_OP(_CFFI_OP_NOOP, 99),
+/* 153 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 154 */ _CFFI_OP(_CFFI_OP_FUNCTION, 203), // void const *()(reshard_kernels const *)
+/* 155 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 156 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 157 */ _CFFI_OP(_CFFI_OP_FUNCTION, 204), // void()(int64_t *, int64_t *)
+/* 158 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
+/* 159 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
+/* 160 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 161 */ _CFFI_OP(_CFFI_OP_FUNCTION, 204), // void()(reshard_communicator *)
+/* 162 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
+/* 163 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 164 */ _CFFI_OP(_CFFI_OP_FUNCTION, 204), // void()(reshard_cuda *)
+/* 165 */ _CFFI_OP(_CFFI_OP_POINTER, 187), // reshard_cuda *
+/* 166 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 167 */ _CFFI_OP(_CFFI_OP_FUNCTION, 204), // void()(reshard_cuda const *)
+/* 168 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
+/* 169 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 170 */ _CFFI_OP(_CFFI_OP_FUNCTION, 204), // void()(reshard_kernels *)
+/* 171 */ _CFFI_OP(_CFFI_OP_POINTER, 188), // reshard_kernels *
+/* 172 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 173 */ _CFFI_OP(_CFFI_OP_FUNCTION, 204), // void()(reshard_mailbox *)
+/* 174 */ _CFFI_OP(_CFFI_OP_NOOP, 76),
+/* 175 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 176 */ _CFFI_OP(_CFFI_OP_FUNCTION, 204), // void()(reshard_nccl *)
+/* 177 */ _CFFI_OP(_CFFI_OP_POINTER, 192), // reshard_nccl *
+/* 178 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 179 */ _CFFI_OP(_CFFI_OP_FUNCTION, 204), // void()(reshard_program *)
+/* 180 */ _CFFI_OP(_CFFI_OP_NOOP, 106),
+/* 181 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 182 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 2), // char
+/* 183 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
+/* 184 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum $2
+/* 185 */ _CFFI_OP(_CFFI_OP_POINTER, 1), // int32_t const *
+/* 186 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // reshard_communicator
+/* 187 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // reshard_cuda
+/* 188 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // reshard_kernels
+/* 189 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // reshard_mailbox
+/* 190 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // reshard_mailbox_call
+/* 191 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // reshard_mailbox_site
+/* 192 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 6), // reshard_nccl
+/* 193 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 7), // reshard_nccl_options
+/* 194 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 8), // reshard_program
+/* 195 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 9), // reshard_program_info
+/* 196 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 10), // reshard_program_tables
+/* 197 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 11), // reshard_rounds_info
+/* 198 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 12), // reshard_run_options
+/* 199 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 13), // reshard_run_stats
+/* 200 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 14), // reshard_shm_options
+/* 201 */ _CFFI_OP(_CFFI_OP_POINTER, 36), // uint64_t const *
+/* 202 */ _CFFI_OP(_CFFI_OP_POINTER, 203), // void const * const *
+/* 203 */ _CFFI_OP(_CFFI_OP_POINTER, 204), // void const *
+/* 204 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
 };
 
 static int _cffi_const_RESHARD_STATUS_OK(unsigned long long *o)
@@ -866,10 +903,10 @@ _cffi_f_reshard_abi_sizes(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(120), arg0, (char **)&x0);
+      _cffi_type(145), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(120), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(145), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1059,19 +1096,19 @@ _cffi_f_reshard_communicator_create_nccl(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(80), arg0, (char **)&x0);
+      _cffi_type(102), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_nccl_options const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(80), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(102), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(81), arg1, (char **)&x1);
+      _cffi_type(103), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (reshard_communicator * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(81), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(103), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1112,19 +1149,19 @@ _cffi_f_reshard_communicator_create_shm(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(116), arg0, (char **)&x0);
+      _cffi_type(138), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_shm_options const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(116), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(138), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(81), arg1, (char **)&x1);
+      _cffi_type(103), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (reshard_communicator * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(81), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(103), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1377,10 +1414,10 @@ _cffi_f_reshard_cuda_destroy(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(137), arg0, (char **)&x0);
+      _cffi_type(165), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_cuda *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(137), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(165), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1764,10 +1801,10 @@ _cffi_f_reshard_kernels_destroy(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(140), arg0, (char **)&x0);
+      _cffi_type(171), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_kernels *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(140), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(171), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1817,7 +1854,7 @@ _cffi_f_reshard_kernels_image(PyObject *self, PyObject *arg0)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(166));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(203));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2004,6 +2041,353 @@ _cffi_f_reshard_last_error_ranks(PyObject *self, PyObject *args)
 #  define _cffi_f_reshard_last_error_ranks _cffi_d_reshard_last_error_ranks
 #endif
 
+static int32_t _cffi_d_reshard_mailbox_add_site(reshard_mailbox * x0, reshard_mailbox_site const * x1, int64_t * x2)
+{
+  return reshard_mailbox_add_site(x0, x1, x2);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_reshard_mailbox_add_site(PyObject *self, PyObject *args)
+{
+  reshard_mailbox * x0;
+  reshard_mailbox_site const * x1;
+  int64_t * x2;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+
+  if (!PyArg_UnpackTuple(args, "reshard_mailbox_add_site", 3, 3, &arg0, &arg1, &arg2))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(76), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (reshard_mailbox *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(76), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(91), arg1, (char **)&x1);
+  if (datasize != 0) {
+    x1 = ((size_t)datasize) <= 640 ? (reshard_mailbox_site const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(91), arg1, (char **)&x1,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(32), arg2, (char **)&x2);
+  if (datasize != 0) {
+    x2 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(32), arg2, (char **)&x2,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = reshard_mailbox_add_site(x0, x1, x2); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_reshard_mailbox_add_site _cffi_d_reshard_mailbox_add_site
+#endif
+
+static int32_t _cffi_d_reshard_mailbox_answer(reshard_mailbox * x0, int32_t x1, char const * x2)
+{
+  return reshard_mailbox_answer(x0, x1, x2);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_reshard_mailbox_answer(PyObject *self, PyObject *args)
+{
+  reshard_mailbox * x0;
+  int32_t x1;
+  char const * x2;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+
+  if (!PyArg_UnpackTuple(args, "reshard_mailbox_answer", 3, 3, &arg0, &arg1, &arg2))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(76), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (reshard_mailbox *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(76), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x1 = _cffi_to_c_int(arg1, int32_t);
+  if (x1 == (int32_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(15), arg2, (char **)&x2);
+  if (datasize != 0) {
+    x2 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(15), arg2, (char **)&x2,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = reshard_mailbox_answer(x0, x1, x2); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_reshard_mailbox_answer _cffi_d_reshard_mailbox_answer
+#endif
+
+static int32_t _cffi_d_reshard_mailbox_close(reshard_mailbox * x0, char const * x1)
+{
+  return reshard_mailbox_close(x0, x1);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_reshard_mailbox_close(PyObject *self, PyObject *args)
+{
+  reshard_mailbox * x0;
+  char const * x1;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+
+  if (!PyArg_UnpackTuple(args, "reshard_mailbox_close", 2, 2, &arg0, &arg1))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(76), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (reshard_mailbox *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(76), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(15), arg1, (char **)&x1);
+  if (datasize != 0) {
+    x1 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(15), arg1, (char **)&x1,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = reshard_mailbox_close(x0, x1); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_reshard_mailbox_close _cffi_d_reshard_mailbox_close
+#endif
+
+static int32_t _cffi_d_reshard_mailbox_create(reshard_mailbox * * x0)
+{
+  return reshard_mailbox_create(x0);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_reshard_mailbox_create(PyObject *self, PyObject *arg0)
+{
+  reshard_mailbox * * x0;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(73), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (reshard_mailbox * *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(73), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = reshard_mailbox_create(x0); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_reshard_mailbox_create _cffi_d_reshard_mailbox_create
+#endif
+
+static void _cffi_d_reshard_mailbox_destroy(reshard_mailbox * x0)
+{
+  reshard_mailbox_destroy(x0);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_reshard_mailbox_destroy(PyObject *self, PyObject *arg0)
+{
+  reshard_mailbox * x0;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(76), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (reshard_mailbox *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(76), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { reshard_mailbox_destroy(x0); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  Py_INCREF(Py_None);
+  return Py_None;
+}
+#else
+#  define _cffi_f_reshard_mailbox_destroy _cffi_d_reshard_mailbox_destroy
+#endif
+
+static int64_t _cffi_d_reshard_mailbox_key(reshard_mailbox const * x0)
+{
+  return reshard_mailbox_key(x0);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_reshard_mailbox_key(PyObject *self, PyObject *arg0)
+{
+  reshard_mailbox const * x0;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int64_t result;
+  PyObject *pyresult;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(142), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (reshard_mailbox const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(142), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = reshard_mailbox_key(x0); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int64_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_reshard_mailbox_key _cffi_d_reshard_mailbox_key
+#endif
+
+static int32_t _cffi_d_reshard_mailbox_wait(reshard_mailbox * x0, int64_t x1, reshard_mailbox_call * x2)
+{
+  return reshard_mailbox_wait(x0, x1, x2);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_reshard_mailbox_wait(PyObject *self, PyObject *args)
+{
+  reshard_mailbox * x0;
+  int64_t x1;
+  reshard_mailbox_call * x2;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+
+  if (!PyArg_UnpackTuple(args, "reshard_mailbox_wait", 3, 3, &arg0, &arg1, &arg2))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(76), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (reshard_mailbox *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(76), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x1 = _cffi_to_c_int(arg1, int64_t);
+  if (x1 == (int64_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(87), arg2, (char **)&x2);
+  if (datasize != 0) {
+    x2 = ((size_t)datasize) <= 640 ? (reshard_mailbox_call *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(87), arg2, (char **)&x2,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = reshard_mailbox_wait(x0, x1, x2); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_reshard_mailbox_wait _cffi_d_reshard_mailbox_wait
+#endif
+
 static void _cffi_d_reshard_nccl_destroy(reshard_nccl * x0)
 {
   reshard_nccl_destroy(x0);
@@ -2017,10 +2401,10 @@ _cffi_f_reshard_nccl_destroy(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(143), arg0, (char **)&x0);
+      _cffi_type(177), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_nccl *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(143), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(177), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2070,10 +2454,10 @@ _cffi_f_reshard_nccl_make_id(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(77), arg1, (char **)&x1);
+      _cffi_type(99), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (void *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(77), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(99), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2302,10 +2686,10 @@ _cffi_f_reshard_program_begin(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(84), arg0, (char **)&x0);
+      _cffi_type(106), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(84), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(106), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2333,10 +2717,10 @@ _cffi_f_reshard_program_begin(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(97), arg4, (char **)&x4);
+      _cffi_type(119), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (reshard_run_options const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(97), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(119), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2377,10 +2761,10 @@ _cffi_f_reshard_program_cancel(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(84), arg0, (char **)&x0);
+      _cffi_type(106), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(84), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(106), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2430,19 +2814,19 @@ _cffi_f_reshard_program_create(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(112), arg0, (char **)&x0);
+      _cffi_type(134), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program_tables const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(112), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(134), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(113), arg1, (char **)&x1);
+      _cffi_type(135), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (reshard_program * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(113), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(135), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2483,19 +2867,19 @@ _cffi_f_reshard_program_describe(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(100), arg0, (char **)&x0);
+      _cffi_type(122), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(100), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(122), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(109), arg1, (char **)&x1);
+      _cffi_type(131), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (reshard_program_info *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(109), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(131), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2544,10 +2928,10 @@ _cffi_f_reshard_program_describe_rounds(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(100), arg0, (char **)&x0);
+      _cffi_type(122), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(100), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(122), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2579,10 +2963,10 @@ _cffi_f_reshard_program_describe_rounds(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(105), arg5, (char **)&x5);
+      _cffi_type(127), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (reshard_rounds_info *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(105), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(127), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2615,10 +2999,10 @@ _cffi_f_reshard_program_destroy(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(84), arg0, (char **)&x0);
+      _cffi_type(106), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(84), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(106), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2661,10 +3045,10 @@ _cffi_f_reshard_program_progress(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(84), arg0, (char **)&x0);
+      _cffi_type(106), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(84), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(106), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2674,10 +3058,10 @@ _cffi_f_reshard_program_progress(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(90), arg2, (char **)&x2);
+      _cffi_type(112), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (reshard_run_stats *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(90), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(112), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2752,6 +3136,150 @@ _cffi_f_reshard_version(PyObject *self, PyObject *noarg)
 #else
 #  define _cffi_f_reshard_version _cffi_d_reshard_version
 #endif
+
+static void * _cffi_d_reshard_xla_refit(void * x0)
+{
+  return reshard_xla_refit(x0);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_reshard_xla_refit(PyObject *self, PyObject *arg0)
+{
+  void * x0;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  void * result;
+  PyObject *pyresult;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(99), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (void *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(99), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = reshard_xla_refit(x0); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(99));
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_reshard_xla_refit _cffi_d_reshard_xla_refit
+#endif
+
+static void * _cffi_d_reshard_xla_refit_cuda(void * x0)
+{
+  return reshard_xla_refit_cuda(x0);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_reshard_xla_refit_cuda(PyObject *self, PyObject *arg0)
+{
+  void * x0;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  void * result;
+  PyObject *pyresult;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(99), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (void *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(99), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = reshard_xla_refit_cuda(x0); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(99));
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_reshard_xla_refit_cuda _cffi_d_reshard_xla_refit_cuda
+#endif
+
+static void _cffi_d_reshard_xla_use_cuda(reshard_cuda const * x0)
+{
+  reshard_xla_use_cuda(x0);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_reshard_xla_use_cuda(PyObject *self, PyObject *arg0)
+{
+  reshard_cuda const * x0;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(4), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (reshard_cuda const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(4), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { reshard_xla_use_cuda(x0); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  Py_INCREF(Py_None);
+  return Py_None;
+}
+#else
+#  define _cffi_f_reshard_xla_use_cuda _cffi_d_reshard_xla_use_cuda
+#endif
+
+_CFFI_UNUSED_FN
+static void _cffi_checkfld__reshard_mailbox_call(reshard_mailbox_call *p)
+{
+  /* only to generate compile-time warnings or errors */
+  (void)p;
+  (void)((p->size) | 0);  /* check that 'reshard_mailbox_call.size' is an integer */
+  (void)((p->site) | 0);  /* check that 'reshard_mailbox_call.site' is an integer */
+  (void)((p->timeout_ns) | 0);  /* check that 'reshard_mailbox_call.timeout_ns' is an integer */
+  { void * const * *tmp = &p->operands; (void)tmp; }
+  (void)((p->num_operands) | 0);  /* check that 'reshard_mailbox_call.num_operands' is an integer */
+  { int64_t const * *tmp = &p->versions; (void)tmp; }
+  { uint64_t const * *tmp = &p->streams; (void)tmp; }
+  (void)((p->num_devices) | 0);  /* check that 'reshard_mailbox_call.num_devices' is an integer */
+}
+struct _cffi_align__reshard_mailbox_call { char x; reshard_mailbox_call y; };
+
+_CFFI_UNUSED_FN
+static void _cffi_checkfld__reshard_mailbox_site(reshard_mailbox_site *p)
+{
+  /* only to generate compile-time warnings or errors */
+  (void)p;
+  (void)((p->size) | 0);  /* check that 'reshard_mailbox_site.size' is an integer */
+  { int32_t const * *tmp = &p->devices; (void)tmp; }
+  (void)((p->num_devices) | 0);  /* check that 'reshard_mailbox_site.num_devices' is an integer */
+  { int64_t const * *tmp = &p->operand_sizes; (void)tmp; }
+  (void)((p->num_operands) | 0);  /* check that 'reshard_mailbox_site.num_operands' is an integer */
+  (void)((p->num_results) | 0);  /* check that 'reshard_mailbox_site.num_results' is an integer */
+  (void)((p->has_version) | 0);  /* check that 'reshard_mailbox_site.has_version' is an integer */
+  (void)((p->reserved) | 0);  /* check that 'reshard_mailbox_site.reserved' is an integer */
+}
+struct _cffi_align__reshard_mailbox_site { char x; reshard_mailbox_site y; };
 
 _CFFI_UNUSED_FN
 static void _cffi_checkfld__reshard_nccl_options(reshard_nccl_options *p)
@@ -2898,17 +3426,17 @@ static const struct _cffi_global_s _cffi_globals[] = {
   { "RESHARD_STATUS_SYSTEM", (void *)_cffi_const_RESHARD_STATUS_SYSTEM, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "RESHARD_STATUS_TIMEOUT", (void *)_cffi_const_RESHARD_STATUS_TIMEOUT, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "RESHARD_STATUS_UNSUPPORTED", (void *)_cffi_const_RESHARD_STATUS_UNSUPPORTED, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
-  { "reshard_abi_sizes", (void *)_cffi_f_reshard_abi_sizes, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 119), (void *)_cffi_d_reshard_abi_sizes },
+  { "reshard_abi_sizes", (void *)_cffi_f_reshard_abi_sizes, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 144), (void *)_cffi_d_reshard_abi_sizes },
   { "reshard_communicator_abort", (void *)_cffi_f_reshard_communicator_abort, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 45), (void *)_cffi_d_reshard_communicator_abort },
   { "reshard_communicator_check_peers", (void *)_cffi_f_reshard_communicator_check_peers, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 42), (void *)_cffi_d_reshard_communicator_check_peers },
   { "reshard_communicator_connect", (void *)_cffi_f_reshard_communicator_connect, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 59), (void *)_cffi_d_reshard_communicator_connect },
-  { "reshard_communicator_create_nccl", (void *)_cffi_f_reshard_communicator_create_nccl, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 79), (void *)_cffi_d_reshard_communicator_create_nccl },
-  { "reshard_communicator_create_shm", (void *)_cffi_f_reshard_communicator_create_shm, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 115), (void *)_cffi_d_reshard_communicator_create_shm },
-  { "reshard_communicator_destroy", (void *)_cffi_f_reshard_communicator_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 133), (void *)_cffi_d_reshard_communicator_destroy },
+  { "reshard_communicator_create_nccl", (void *)_cffi_f_reshard_communicator_create_nccl, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 101), (void *)_cffi_d_reshard_communicator_create_nccl },
+  { "reshard_communicator_create_shm", (void *)_cffi_f_reshard_communicator_create_shm, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 137), (void *)_cffi_d_reshard_communicator_create_shm },
+  { "reshard_communicator_destroy", (void *)_cffi_f_reshard_communicator_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 161), (void *)_cffi_d_reshard_communicator_destroy },
   { "reshard_communicator_fingerprint", (void *)_cffi_f_reshard_communicator_fingerprint, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 49), (void *)_cffi_d_reshard_communicator_fingerprint },
   { "reshard_cpu_features", (void *)_cffi_f_reshard_cpu_features, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 12), (void *)_cffi_d_reshard_cpu_features },
   { "reshard_cuda_architecture", (void *)_cffi_f_reshard_cuda_architecture, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 67), (void *)_cffi_d_reshard_cuda_architecture },
-  { "reshard_cuda_destroy", (void *)_cffi_f_reshard_cuda_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 136), (void *)_cffi_d_reshard_cuda_destroy },
+  { "reshard_cuda_destroy", (void *)_cffi_f_reshard_cuda_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 164), (void *)_cffi_d_reshard_cuda_destroy },
   { "reshard_cuda_num_devices", (void *)_cffi_f_reshard_cuda_num_devices, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 64), (void *)_cffi_d_reshard_cuda_num_devices },
   { "reshard_cuda_open", (void *)_cffi_f_reshard_cuda_open, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 23), (void *)_cffi_d_reshard_cuda_open },
   { "reshard_cuda_path", (void *)_cffi_f_reshard_cuda_path, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 3), (void *)_cffi_d_reshard_cuda_path },
@@ -2916,31 +3444,89 @@ static const struct _cffi_global_s _cffi_globals[] = {
   { "reshard_fingerprint", (void *)_cffi_f_reshard_fingerprint, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 34), (void *)_cffi_d_reshard_fingerprint },
   { "reshard_gpu_count_leftovers", (void *)_cffi_f_reshard_gpu_count_leftovers, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 31), (void *)_cffi_d_reshard_gpu_count_leftovers },
   { "reshard_kernels_compile", (void *)_cffi_f_reshard_kernels_compile, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 14), (void *)_cffi_d_reshard_kernels_compile },
-  { "reshard_kernels_destroy", (void *)_cffi_f_reshard_kernels_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 139), (void *)_cffi_d_reshard_kernels_destroy },
-  { "reshard_kernels_image", (void *)_cffi_f_reshard_kernels_image, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 126), (void *)_cffi_d_reshard_kernels_image },
-  { "reshard_kernels_image_size", (void *)_cffi_f_reshard_kernels_image_size, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 123), (void *)_cffi_d_reshard_kernels_image_size },
+  { "reshard_kernels_destroy", (void *)_cffi_f_reshard_kernels_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 170), (void *)_cffi_d_reshard_kernels_destroy },
+  { "reshard_kernels_image", (void *)_cffi_f_reshard_kernels_image, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 154), (void *)_cffi_d_reshard_kernels_image },
+  { "reshard_kernels_image_size", (void *)_cffi_f_reshard_kernels_image_size, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 148), (void *)_cffi_d_reshard_kernels_image_size },
   { "reshard_kernels_log", (void *)_cffi_f_reshard_kernels_log, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 6), (void *)_cffi_d_reshard_kernels_log },
   { "reshard_kernels_source", (void *)_cffi_f_reshard_kernels_source, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 12), (void *)_cffi_d_reshard_kernels_source },
   { "reshard_last_error", (void *)_cffi_f_reshard_last_error, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 12), (void *)_cffi_d_reshard_last_error },
-  { "reshard_last_error_ranks", (void *)_cffi_f_reshard_last_error_ranks, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 129), (void *)_cffi_d_reshard_last_error_ranks },
-  { "reshard_nccl_destroy", (void *)_cffi_f_reshard_nccl_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 142), (void *)_cffi_d_reshard_nccl_destroy },
-  { "reshard_nccl_make_id", (void *)_cffi_f_reshard_nccl_make_id, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 75), (void *)_cffi_d_reshard_nccl_make_id },
+  { "reshard_last_error_ranks", (void *)_cffi_f_reshard_last_error_ranks, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 157), (void *)_cffi_d_reshard_last_error_ranks },
+  { "reshard_mailbox_add_site", (void *)_cffi_f_reshard_mailbox_add_site, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 89), (void *)_cffi_d_reshard_mailbox_add_site },
+  { "reshard_mailbox_answer", (void *)_cffi_f_reshard_mailbox_answer, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 79), (void *)_cffi_d_reshard_mailbox_answer },
+  { "reshard_mailbox_close", (void *)_cffi_f_reshard_mailbox_close, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 75), (void *)_cffi_d_reshard_mailbox_close },
+  { "reshard_mailbox_create", (void *)_cffi_f_reshard_mailbox_create, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 72), (void *)_cffi_d_reshard_mailbox_create },
+  { "reshard_mailbox_destroy", (void *)_cffi_f_reshard_mailbox_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 173), (void *)_cffi_d_reshard_mailbox_destroy },
+  { "reshard_mailbox_key", (void *)_cffi_f_reshard_mailbox_key, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 141), (void *)_cffi_d_reshard_mailbox_key },
+  { "reshard_mailbox_wait", (void *)_cffi_f_reshard_mailbox_wait, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 84), (void *)_cffi_d_reshard_mailbox_wait },
+  { "reshard_nccl_destroy", (void *)_cffi_f_reshard_nccl_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 176), (void *)_cffi_d_reshard_nccl_destroy },
+  { "reshard_nccl_make_id", (void *)_cffi_f_reshard_nccl_make_id, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 97), (void *)_cffi_d_reshard_nccl_make_id },
   { "reshard_nccl_open", (void *)_cffi_f_reshard_nccl_open, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 27), (void *)_cffi_d_reshard_nccl_open },
   { "reshard_nccl_path", (void *)_cffi_f_reshard_nccl_path, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 9), (void *)_cffi_d_reshard_nccl_path },
-  { "reshard_nccl_version", (void *)_cffi_f_reshard_nccl_version, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 72), (void *)_cffi_d_reshard_nccl_version },
+  { "reshard_nccl_version", (void *)_cffi_f_reshard_nccl_version, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 94), (void *)_cffi_d_reshard_nccl_version },
   { "reshard_nvrtc_version", (void *)_cffi_f_reshard_nvrtc_version, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 19), (void *)_cffi_d_reshard_nvrtc_version },
-  { "reshard_program_begin", (void *)_cffi_f_reshard_program_begin, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 92), (void *)_cffi_d_reshard_program_begin },
-  { "reshard_program_cancel", (void *)_cffi_f_reshard_program_cancel, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 83), (void *)_cffi_d_reshard_program_cancel },
-  { "reshard_program_create", (void *)_cffi_f_reshard_program_create, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 111), (void *)_cffi_d_reshard_program_create },
-  { "reshard_program_describe", (void *)_cffi_f_reshard_program_describe, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 107), (void *)_cffi_d_reshard_program_describe },
-  { "reshard_program_describe_rounds", (void *)_cffi_f_reshard_program_describe_rounds, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 99), (void *)_cffi_d_reshard_program_describe_rounds },
-  { "reshard_program_destroy", (void *)_cffi_f_reshard_program_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 145), (void *)_cffi_d_reshard_program_destroy },
-  { "reshard_program_progress", (void *)_cffi_f_reshard_program_progress, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 87), (void *)_cffi_d_reshard_program_progress },
+  { "reshard_program_begin", (void *)_cffi_f_reshard_program_begin, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 114), (void *)_cffi_d_reshard_program_begin },
+  { "reshard_program_cancel", (void *)_cffi_f_reshard_program_cancel, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 105), (void *)_cffi_d_reshard_program_cancel },
+  { "reshard_program_create", (void *)_cffi_f_reshard_program_create, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 133), (void *)_cffi_d_reshard_program_create },
+  { "reshard_program_describe", (void *)_cffi_f_reshard_program_describe, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 129), (void *)_cffi_d_reshard_program_describe },
+  { "reshard_program_describe_rounds", (void *)_cffi_f_reshard_program_describe_rounds, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 121), (void *)_cffi_d_reshard_program_describe_rounds },
+  { "reshard_program_destroy", (void *)_cffi_f_reshard_program_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 179), (void *)_cffi_d_reshard_program_destroy },
+  { "reshard_program_progress", (void *)_cffi_f_reshard_program_progress, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 109), (void *)_cffi_d_reshard_program_progress },
   { "reshard_status_name", (void *)_cffi_f_reshard_status_name, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 0), (void *)_cffi_d_reshard_status_name },
   { "reshard_version", (void *)_cffi_f_reshard_version, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 12), (void *)_cffi_d_reshard_version },
+  { "reshard_xla_refit", (void *)_cffi_f_reshard_xla_refit, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 151), (void *)_cffi_d_reshard_xla_refit },
+  { "reshard_xla_refit_cuda", (void *)_cffi_f_reshard_xla_refit_cuda, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 151), (void *)_cffi_d_reshard_xla_refit_cuda },
+  { "reshard_xla_use_cuda", (void *)_cffi_f_reshard_xla_use_cuda, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 167), (void *)_cffi_d_reshard_xla_use_cuda },
 };
 
 static const struct _cffi_field_s _cffi_fields[] = {
+  { "size", offsetof(reshard_mailbox_call, size),
+            sizeof(((reshard_mailbox_call *)0)->size),
+            _CFFI_OP(_CFFI_OP_NOOP, 36) },
+  { "site", offsetof(reshard_mailbox_call, site),
+            sizeof(((reshard_mailbox_call *)0)->site),
+            _CFFI_OP(_CFFI_OP_NOOP, 57) },
+  { "timeout_ns", offsetof(reshard_mailbox_call, timeout_ns),
+                  sizeof(((reshard_mailbox_call *)0)->timeout_ns),
+                  _CFFI_OP(_CFFI_OP_NOOP, 57) },
+  { "operands", offsetof(reshard_mailbox_call, operands),
+                sizeof(((reshard_mailbox_call *)0)->operands),
+                _CFFI_OP(_CFFI_OP_NOOP, 37) },
+  { "num_operands", offsetof(reshard_mailbox_call, num_operands),
+                    sizeof(((reshard_mailbox_call *)0)->num_operands),
+                    _CFFI_OP(_CFFI_OP_NOOP, 36) },
+  { "versions", offsetof(reshard_mailbox_call, versions),
+                sizeof(((reshard_mailbox_call *)0)->versions),
+                _CFFI_OP(_CFFI_OP_NOOP, 35) },
+  { "streams", offsetof(reshard_mailbox_call, streams),
+               sizeof(((reshard_mailbox_call *)0)->streams),
+               _CFFI_OP(_CFFI_OP_NOOP, 201) },
+  { "num_devices", offsetof(reshard_mailbox_call, num_devices),
+                   sizeof(((reshard_mailbox_call *)0)->num_devices),
+                   _CFFI_OP(_CFFI_OP_NOOP, 36) },
+  { "size", offsetof(reshard_mailbox_site, size),
+            sizeof(((reshard_mailbox_site *)0)->size),
+            _CFFI_OP(_CFFI_OP_NOOP, 36) },
+  { "devices", offsetof(reshard_mailbox_site, devices),
+               sizeof(((reshard_mailbox_site *)0)->devices),
+               _CFFI_OP(_CFFI_OP_NOOP, 185) },
+  { "num_devices", offsetof(reshard_mailbox_site, num_devices),
+                   sizeof(((reshard_mailbox_site *)0)->num_devices),
+                   _CFFI_OP(_CFFI_OP_NOOP, 36) },
+  { "operand_sizes", offsetof(reshard_mailbox_site, operand_sizes),
+                     sizeof(((reshard_mailbox_site *)0)->operand_sizes),
+                     _CFFI_OP(_CFFI_OP_NOOP, 35) },
+  { "num_operands", offsetof(reshard_mailbox_site, num_operands),
+                    sizeof(((reshard_mailbox_site *)0)->num_operands),
+                    _CFFI_OP(_CFFI_OP_NOOP, 36) },
+  { "num_results", offsetof(reshard_mailbox_site, num_results),
+                   sizeof(((reshard_mailbox_site *)0)->num_results),
+                   _CFFI_OP(_CFFI_OP_NOOP, 36) },
+  { "has_version", offsetof(reshard_mailbox_site, has_version),
+                   sizeof(((reshard_mailbox_site *)0)->has_version),
+                   _CFFI_OP(_CFFI_OP_NOOP, 1) },
+  { "reserved", offsetof(reshard_mailbox_site, reserved),
+                sizeof(((reshard_mailbox_site *)0)->reserved),
+                _CFFI_OP(_CFFI_OP_NOOP, 1) },
   { "size", offsetof(reshard_nccl_options, size),
             sizeof(((reshard_nccl_options *)0)->size),
             _CFFI_OP(_CFFI_OP_NOOP, 36) },
@@ -2952,7 +3538,7 @@ static const struct _cffi_field_s _cffi_fields[] = {
             _CFFI_OP(_CFFI_OP_NOOP, 4) },
   { "id", offsetof(reshard_nccl_options, id),
           sizeof(((reshard_nccl_options *)0)->id),
-          _CFFI_OP(_CFFI_OP_NOOP, 166) },
+          _CFFI_OP(_CFFI_OP_NOOP, 203) },
   { "ranks", offsetof(reshard_nccl_options, ranks),
              sizeof(((reshard_nccl_options *)0)->ranks),
              _CFFI_OP(_CFFI_OP_NOOP, 35) },
@@ -2964,13 +3550,13 @@ static const struct _cffi_field_s _cffi_fields[] = {
                    _CFFI_OP(_CFFI_OP_NOOP, 35) },
   { "devices", offsetof(reshard_nccl_options, devices),
                sizeof(((reshard_nccl_options *)0)->devices),
-               _CFFI_OP(_CFFI_OP_NOOP, 151) },
+               _CFFI_OP(_CFFI_OP_NOOP, 185) },
   { "images", offsetof(reshard_nccl_options, images),
               sizeof(((reshard_nccl_options *)0)->images),
-              _CFFI_OP(_CFFI_OP_NOOP, 165) },
+              _CFFI_OP(_CFFI_OP_NOOP, 202) },
   { "image_sizes", offsetof(reshard_nccl_options, image_sizes),
                    sizeof(((reshard_nccl_options *)0)->image_sizes),
-                   _CFFI_OP(_CFFI_OP_NOOP, 164) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 201) },
   { "num_local_ranks", offsetof(reshard_nccl_options, num_local_ranks),
                        sizeof(((reshard_nccl_options *)0)->num_local_ranks),
                        _CFFI_OP(_CFFI_OP_NOOP, 36) },
@@ -3087,7 +3673,7 @@ static const struct _cffi_field_s _cffi_fields[] = {
                 _CFFI_OP(_CFFI_OP_NOOP, 1) },
   { "streams", offsetof(reshard_run_options, streams),
                sizeof(((reshard_run_options *)0)->streams),
-               _CFFI_OP(_CFFI_OP_NOOP, 164) },
+               _CFFI_OP(_CFFI_OP_NOOP, 201) },
   { "num_streams", offsetof(reshard_run_options, num_streams),
                    sizeof(((reshard_run_options *)0)->num_streams),
                    _CFFI_OP(_CFFI_OP_NOOP, 36) },
@@ -3141,19 +3727,19 @@ static const struct _cffi_field_s _cffi_fields[] = {
                      _CFFI_OP(_CFFI_OP_NOOP, 1) },
   { "rank_to_process", offsetof(reshard_shm_options, rank_to_process),
                        sizeof(((reshard_shm_options *)0)->rank_to_process),
-                       _CFFI_OP(_CFFI_OP_NOOP, 151) },
+                       _CFFI_OP(_CFFI_OP_NOOP, 185) },
   { "num_ranks", offsetof(reshard_shm_options, num_ranks),
                  sizeof(((reshard_shm_options *)0)->num_ranks),
                  _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "send_peers", offsetof(reshard_shm_options, send_peers),
                   sizeof(((reshard_shm_options *)0)->send_peers),
-                  _CFFI_OP(_CFFI_OP_NOOP, 151) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 185) },
   { "num_send_peers", offsetof(reshard_shm_options, num_send_peers),
                       sizeof(((reshard_shm_options *)0)->num_send_peers),
                       _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "receive_peers", offsetof(reshard_shm_options, receive_peers),
                      sizeof(((reshard_shm_options *)0)->receive_peers),
-                     _CFFI_OP(_CFFI_OP_NOOP, 151) },
+                     _CFFI_OP(_CFFI_OP_NOOP, 185) },
   { "num_receive_peers", offsetof(reshard_shm_options, num_receive_peers),
                          sizeof(((reshard_shm_options *)0)->num_receive_peers),
                          _CFFI_OP(_CFFI_OP_NOOP, 36) },
@@ -3169,54 +3755,63 @@ static const struct _cffi_field_s _cffi_fields[] = {
 };
 
 static const struct _cffi_struct_union_s _cffi_struct_unions[] = {
-  { "reshard_communicator", 152, _CFFI_F_OPAQUE,
+  { "reshard_communicator", 186, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "reshard_cuda", 153, _CFFI_F_OPAQUE,
+  { "reshard_cuda", 187, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "reshard_kernels", 154, _CFFI_F_OPAQUE,
+  { "reshard_kernels", 188, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "reshard_nccl", 155, _CFFI_F_OPAQUE,
+  { "reshard_mailbox", 189, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "reshard_nccl_options", 156, _CFFI_F_CHECK_FIELDS,
-    sizeof(reshard_nccl_options), offsetof(struct _cffi_align__reshard_nccl_options, y), 0, 12 },
-  { "reshard_program", 157, _CFFI_F_OPAQUE,
+  { "reshard_mailbox_call", 190, _CFFI_F_CHECK_FIELDS,
+    sizeof(reshard_mailbox_call), offsetof(struct _cffi_align__reshard_mailbox_call, y), 0, 8 },
+  { "reshard_mailbox_site", 191, _CFFI_F_CHECK_FIELDS,
+    sizeof(reshard_mailbox_site), offsetof(struct _cffi_align__reshard_mailbox_site, y), 8, 8 },
+  { "reshard_nccl", 192, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "reshard_program_info", 158, _CFFI_F_CHECK_FIELDS,
-    sizeof(reshard_program_info), offsetof(struct _cffi_align__reshard_program_info, y), 12, 8 },
-  { "reshard_program_tables", 159, _CFFI_F_CHECK_FIELDS,
-    sizeof(reshard_program_tables), offsetof(struct _cffi_align__reshard_program_tables, y), 20, 18 },
-  { "reshard_rounds_info", 160, _CFFI_F_CHECK_FIELDS,
-    sizeof(reshard_rounds_info), offsetof(struct _cffi_align__reshard_rounds_info, y), 38, 5 },
-  { "reshard_run_options", 161, _CFFI_F_CHECK_FIELDS,
-    sizeof(reshard_run_options), offsetof(struct _cffi_align__reshard_run_options, y), 43, 7 },
-  { "reshard_run_stats", 162, _CFFI_F_CHECK_FIELDS,
-    sizeof(reshard_run_stats), offsetof(struct _cffi_align__reshard_run_stats, y), 50, 10 },
-  { "reshard_shm_options", 163, _CFFI_F_CHECK_FIELDS,
-    sizeof(reshard_shm_options), offsetof(struct _cffi_align__reshard_shm_options, y), 60, 15 },
+  { "reshard_nccl_options", 193, _CFFI_F_CHECK_FIELDS,
+    sizeof(reshard_nccl_options), offsetof(struct _cffi_align__reshard_nccl_options, y), 16, 12 },
+  { "reshard_program", 194, _CFFI_F_OPAQUE,
+    (size_t)-1, -1, -1, 0 /* opaque */ },
+  { "reshard_program_info", 195, _CFFI_F_CHECK_FIELDS,
+    sizeof(reshard_program_info), offsetof(struct _cffi_align__reshard_program_info, y), 28, 8 },
+  { "reshard_program_tables", 196, _CFFI_F_CHECK_FIELDS,
+    sizeof(reshard_program_tables), offsetof(struct _cffi_align__reshard_program_tables, y), 36, 18 },
+  { "reshard_rounds_info", 197, _CFFI_F_CHECK_FIELDS,
+    sizeof(reshard_rounds_info), offsetof(struct _cffi_align__reshard_rounds_info, y), 54, 5 },
+  { "reshard_run_options", 198, _CFFI_F_CHECK_FIELDS,
+    sizeof(reshard_run_options), offsetof(struct _cffi_align__reshard_run_options, y), 59, 7 },
+  { "reshard_run_stats", 199, _CFFI_F_CHECK_FIELDS,
+    sizeof(reshard_run_stats), offsetof(struct _cffi_align__reshard_run_stats, y), 66, 10 },
+  { "reshard_shm_options", 200, _CFFI_F_CHECK_FIELDS,
+    sizeof(reshard_shm_options), offsetof(struct _cffi_align__reshard_shm_options, y), 76, 15 },
 };
 
 static const struct _cffi_enum_s _cffi_enums[] = {
-  { "$1", 149, _cffi_prim_int(4, 0),
+  { "$1", 183, _cffi_prim_int(4, 0),
     "RESHARD_STATUS_OK,RESHARD_STATUS_INVALID_ARGUMENT,RESHARD_STATUS_UNSUPPORTED,RESHARD_STATUS_OUT_OF_MEMORY,"
     "RESHARD_STATUS_SYSTEM,RESHARD_STATUS_TIMEOUT,RESHARD_STATUS_PEER_LOST,RESHARD_STATUS_ABORTED,RESHARD_STATUS_PROTOCOL,"
     "RESHARD_STATUS_INVALID_STATE,RESHARD_STATUS_IN_PROGRESS,RESHARD_STATUS_INTERNAL" },
-  { "$2", 150, _cffi_prim_int(4, 0),
+  { "$2", 184, _cffi_prim_int(4, 0),
     "RESHARD_NCCL_ID_BYTES" },
 };
 
 static const struct _cffi_typename_s _cffi_typenames[] = {
-  { "reshard_communicator", 152 },
-  { "reshard_cuda", 153 },
-  { "reshard_kernels", 154 },
-  { "reshard_nccl", 155 },
-  { "reshard_nccl_options", 156 },
-  { "reshard_program", 157 },
-  { "reshard_program_info", 158 },
-  { "reshard_program_tables", 159 },
-  { "reshard_rounds_info", 160 },
-  { "reshard_run_options", 161 },
-  { "reshard_run_stats", 162 },
-  { "reshard_shm_options", 163 },
+  { "reshard_communicator", 186 },
+  { "reshard_cuda", 187 },
+  { "reshard_kernels", 188 },
+  { "reshard_mailbox", 189 },
+  { "reshard_mailbox_call", 190 },
+  { "reshard_mailbox_site", 191 },
+  { "reshard_nccl", 192 },
+  { "reshard_nccl_options", 193 },
+  { "reshard_program", 194 },
+  { "reshard_program_info", 195 },
+  { "reshard_program_tables", 196 },
+  { "reshard_rounds_info", 197 },
+  { "reshard_run_options", 198 },
+  { "reshard_run_stats", 199 },
+  { "reshard_shm_options", 200 },
   { "reshard_status", 1 },
 };
 
@@ -3227,12 +3822,12 @@ static const struct _cffi_type_context_s _cffi_type_context = {
   _cffi_struct_unions,
   _cffi_enums,
   _cffi_typenames,
-  53,  /* num_globals */
-  12,  /* num_struct_unions */
+  63,  /* num_globals */
+  15,  /* num_struct_unions */
   2,  /* num_enums */
-  13,  /* num_typenames */
+  16,  /* num_typenames */
   NULL,  /* no includes */
-  168,  /* num_types */
+  205,  /* num_types */
   0,  /* flags */
 };
 

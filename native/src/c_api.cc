@@ -93,10 +93,10 @@ const char* reshard_cpu_features(void) {
 }
 
 size_t reshard_abi_sizes(size_t* sizes, size_t count) {
-  constexpr size_t kSizes[] = {sizeof(reshard_program_tables), sizeof(reshard_program_info),
-                               sizeof(reshard_run_options),    sizeof(reshard_rounds_info),
-                               sizeof(reshard_run_stats),      sizeof(reshard_shm_options),
-                               sizeof(reshard_nccl_options)};
+  constexpr size_t kSizes[] = {
+      sizeof(reshard_program_tables), sizeof(reshard_program_info), sizeof(reshard_run_options),
+      sizeof(reshard_rounds_info),    sizeof(reshard_run_stats),    sizeof(reshard_shm_options),
+      sizeof(reshard_nccl_options),   sizeof(reshard_mailbox_site), sizeof(reshard_mailbox_call)};
   constexpr size_t kCount = sizeof(kSizes) / sizeof(kSizes[0]);
   if (sizes != nullptr) std::copy_n(kSizes, std::min(count, kCount), sizes);
   return kCount;

@@ -141,8 +141,8 @@ static void test_names(void) {
   CHECK(strcmp(reshard_status_name(-1), "unknown") == 0);
   CHECK(strcmp(reshard_status_name(12), "unknown") == 0);
   CHECK(reshard_version()[0] != '\0' && reshard_cpu_features()[0] != '\0');
-  CHECK(reshard_abi_sizes(NULL, 0) == 7);
-  CHECK(reshard_abi_sizes(sizes, 16) == 7);
+  CHECK(reshard_abi_sizes(NULL, 0) == 9);
+  CHECK(reshard_abi_sizes(sizes, 16) == 9);
   CHECK(sizes[0] == sizeof(reshard_program_tables) && sizes[5] == sizeof(reshard_shm_options));
 }
 

@@ -37,7 +37,7 @@ LAYERS = {
     },
     "memory and border": {
         "buffers", "overlap", "_native", "_native_bindings", "_native_border",
-        "_native_communicator", "_native_libraries", "busy_memory",
+        "_native_communicator", "_native_libraries", "_native_mailbox", "busy_memory",
         "fingerprint", "program_table", "library_files", "nccl_choice", "nccl_copies", "nccl_check",
         "kernel_cache", "device_kernels", "verification", "local_program",
         "environment", "versions", "exclusive", "run_stats",

@@ -13,6 +13,7 @@ NATIVE_MODULES = {
     "reshard._native",
     "reshard._native_communicator",
     "reshard._native_libraries",
+    "reshard._native_mailbox",
 }
 
 

@@ -186,6 +186,41 @@ def refit_jax(desk: Desk, address: str) -> int:
     return count
 
 
+def publish_from_jax_in_jit(desk: Desk) -> list[float]:
+    import jax
+    import jax.numpy as jnp
+
+    shares = []
+    with desk.end as source:
+        publish = jax.jit(source.publish_in_jit)
+        for version in range(VERSIONS):
+            number = publish(jax_params(version, (2, 0, 1, 3)), jnp.int32(version))
+            assert int(number) == version
+            assert source.report.is_verified
+            shares.append(source.report.share_resharded)
+        assert publish._cache_size() == 1
+    assert "torch" not in sys.modules
+    return shares
+
+
+def refit_jax_in_jit(desk: Desk, address: str) -> int:
+    import jax
+
+    import reshard_jax
+
+    params = jax_params(99, (1, 3, 0, 2))
+    with reshard_jax.Destination(address, params, forms=jax_forms) as destination:
+        refit = jax.jit(destination.refit_in_jit, donate_argnums=0)
+        for version in range(VERSIONS):
+            params = refit(params)
+            jax.block_until_ready(params)
+            assert destination.version == version
+            count = check_jax(params, version)
+        assert refit._cache_size() == 1
+    assert "torch" not in sys.modules
+    return count
+
+
 # ---- the PyTorch program
 
 
@@ -307,9 +342,10 @@ def refit_between(source: Team, opening, publishing, engine: Team, refitting):
     return [answer.value for answer in shares], [answer.value for answer in counts]
 
 
-def test_jax_trainer_refits_a_torch_engine(jax_program, torch_program):
+@pytest.mark.parametrize("publish", [publish_from_jax, publish_from_jax_in_jit])
+def test_jax_trainer_refits_a_torch_engine(jax_program, torch_program, publish):
     shares, counts = refit_between(
-        jax_program, open_jax_source, publish_from_jax, torch_program, refit_torch
+        jax_program, open_jax_source, publish, torch_program, refit_torch
     )
     assert shares == [[1.0] * VERSIONS] * jax_program.num_processes
     sharded = sum(np.prod(w.shape) for w in WEIGHTS if w.shard_dim is not None)
@@ -317,9 +353,10 @@ def test_jax_trainer_refits_a_torch_engine(jax_program, torch_program):
     assert sum(counts) == sharded + 2 * plain
 
 
-def test_torch_trainer_refits_a_jax_engine(jax_program, torch_program):
+@pytest.mark.parametrize("refit", [refit_jax, refit_jax_in_jit])
+def test_torch_trainer_refits_a_jax_engine(jax_program, torch_program, refit):
     shares, counts = refit_between(
-        torch_program, open_torch_source, publish_from_torch, jax_program, refit_jax
+        torch_program, open_torch_source, publish_from_torch, jax_program, refit
     )
     assert shares == [[1.0] * VERSIONS] * 2
     assert all(count > 0 for count in counts)

@@ -370,6 +370,82 @@ RESHARD_API reshard_status reshard_communicator_abort(reshard_communicator* comm
  * belongs to the parent. */
 RESHARD_API void reshard_communicator_destroy(reshard_communicator* communicator);
 
+/* ---- programs of XLA ------------------------------------------------------------------------- */
+
+/* Where the devices of a compiled program meet the end that does a refit for them. The program
+ * calls reshard_xla_refit once per device, each call on a thread of its own; when all devices of
+ * this process are there, whoever serves the mailbox gets their addresses, and its answer is what
+ * every call returns. One thread serves; any thread may do the rest. */
+typedef struct reshard_mailbox reshard_mailbox;
+
+/* A place in programs from which the devices call. Result i is operand i, in place. */
+typedef struct reshard_mailbox_site {
+  uint64_t size;
+  const int32_t* devices; /* ordinals of the devices of this process, as XLA says them */
+  uint64_t num_devices;
+  const int64_t* operand_sizes; /* elements of each operand on each device */
+  uint64_t num_operands;
+  uint64_t num_results; /* the first operands */
+  int32_t has_version;  /* 1: operand 0 is one int32 or int64, the version of a publish */
+  int32_t reserved;     /* 0 */
+} reshard_mailbox_site;
+
+/* A call of which all devices are there. Pointers live until the answer. */
+typedef struct reshard_mailbox_call {
+  uint64_t size;
+  int64_t site;
+  int64_t timeout_ns;      /* what is left of the limit; may be negative */
+  void* const* operands;   /* by device, in the order of the site; then by operand */
+  uint64_t num_operands;   /* of all devices together */
+  const int64_t* versions; /* by device; 0 without one */
+  const uint64_t* streams; /* by device: CUDA streams; 0 for host memory */
+  uint64_t num_devices;
+} reshard_mailbox_call;
+
+/* Makes a mailbox. */
+RESHARD_API reshard_status reshard_mailbox_create(reshard_mailbox** mailbox);
+
+/* Answers whatever waits and frees everything; NULL is allowed. In a child made by fork it frees
+ * nothing. */
+RESHARD_API void reshard_mailbox_destroy(reshard_mailbox* mailbox);
+
+/* The number that programs know a mailbox by: from 1 on, never used again in this process. */
+RESHARD_API int64_t reshard_mailbox_key(const reshard_mailbox* mailbox);
+
+/* Adds a site; its number, from 0 on, is what programs know it by. Sites stay.
+ * Errors: INVALID_ARGUMENT. */
+RESHARD_API reshard_status reshard_mailbox_add_site(reshard_mailbox* mailbox,
+                                                    const reshard_mailbox_site* site,
+                                                    int64_t* number);
+
+/* Takes the next call of which all devices are there, and fills `call`; IN_PROGRESS: none came
+ * within the slice. What is taken has to be answered: until then its devices wait without a limit,
+ * since their memory is in use. Errors: ABORTED once closed; INVALID_STATE before the answer. */
+RESHARD_API reshard_status reshard_mailbox_wait(reshard_mailbox* mailbox, int64_t slice_ns,
+                                                reshard_mailbox_call* call);
+
+/* Lets all devices of the call that was taken return: with success, or an error of XLA with a code
+ * after `status` and `message` (may be NULL). Errors: INVALID_ARGUMENT; INVALID_STATE. */
+RESHARD_API reshard_status reshard_mailbox_answer(reshard_mailbox* mailbox, reshard_status status,
+                                                  const char* message);
+
+/* Fails all calls that are not taken, and all later ones, with ABORTED and `reason` (may be NULL).
+ * The first reason stays. */
+RESHARD_API reshard_status reshard_mailbox_close(reshard_mailbox* mailbox, const char* reason);
+
+/* Names the driver that reshard_xla_refit_cuda reads versions with; NULL: none. It may be destroyed
+ * after the call. */
+RESHARD_API void reshard_xla_use_cuda(const reshard_cuda* driver);
+
+/* What XLA calls: an XLA_FFI_Handler of xla/ffi/api/c_api.h, version 0.3, for host memory. Returns
+ * when its mailbox answered, when `timeout_ns` are over before anybody took the call, or when the
+ * mailbox is closed. Attributes of 64 bits: key, site, timeout_ns.
+ *   call_frame: XLA_FFI_CallFrame*. Returns XLA_FFI_Error*, NULL for success. */
+RESHARD_API void* reshard_xla_refit(void* call_frame);
+
+/* The same for memory of NVIDIA GPUs. The calls bring the streams of XLA. */
+RESHARD_API void* reshard_xla_refit_cuda(void* call_frame);
+
 /* ---- fingerprint ----------------------------------------------------------------------------- */
 
 /* Adds to sums[slot] the layout-independent fingerprint of every region of a table, modulo 2^64.
