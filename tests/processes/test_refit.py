@@ -5,6 +5,8 @@ Over shared memory, and over NCCL between GPUs that doubles play.
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from helpers import refit_programs as programs
 from helpers.gpu_team import GPU_ENVIRONMENT, assert_clean, put_on_gpus
@@ -207,19 +209,26 @@ def test_types_are_cast_where_a_rule_says_so(everybody, is_said_by):
 
 
 @pytest.mark.parametrize("num_layers", [1, 40])
-def test_control_messages_do_not_depend_on_the_number_of_parameters(everybody, num_layers):
-    """One `begin` and one `done` of each process, and nothing else."""
+def test_control_messages_do_not_depend_on_the_number_of_parameters(everybody, memory, num_layers):
+    """One `begin` and one `done` of each process, and nothing else.
+
+    But that those who move over NCCL ask each other once in 0.1 s, as on a machine that is busy.
+    """
     team = everybody
     source = Program([0, 1], fsdp_side(2, num_layers))
     open_all(team, source, [Program([2, 3], tp_side(2, num_layers))])
     refit_once(team, [0, 1], [2, 3], 1)
     (before,) = team.values([0], programs.messages_received)
+    begin = time.monotonic()
     for process in (2, 3):
         team.start(process, programs.refit_many, 5)
     team.values([0, 1], programs.publish_many, range(2, 7))
     assert [team.result(process).get() for process in (2, 3)] == [[2, 3, 4, 5, 6]] * 2
+    num_asked = (time.monotonic() - begin) // 0.1 if memory == "gpus" else 0
     (after,) = team.values([0], programs.messages_received)
-    assert after - before == 5 * 4 * 2
+    extra = after - before - 5 * 4 * 2
+    assert 0 <= extra <= 4 * num_asked
+    assert extra % 4 == 0
 
 
 def test_a_hundred_refits_leave_nothing_behind(everybody):
