@@ -588,20 +588,20 @@ static void *_cffi_types[] = {
 /*  1 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21), // int32_t
 /*  2 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /*  3 */ _CFFI_OP(_CFFI_OP_FUNCTION, 15), // char const *()(reshard_cuda const *)
-/*  4 */ _CFFI_OP(_CFFI_OP_POINTER, 187), // reshard_cuda const *
+/*  4 */ _CFFI_OP(_CFFI_OP_POINTER, 192), // reshard_cuda const *
 /*  5 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /*  6 */ _CFFI_OP(_CFFI_OP_FUNCTION, 15), // char const *()(reshard_kernels const *)
-/*  7 */ _CFFI_OP(_CFFI_OP_POINTER, 188), // reshard_kernels const *
+/*  7 */ _CFFI_OP(_CFFI_OP_POINTER, 193), // reshard_kernels const *
 /*  8 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /*  9 */ _CFFI_OP(_CFFI_OP_FUNCTION, 15), // char const *()(reshard_nccl const *)
-/* 10 */ _CFFI_OP(_CFFI_OP_POINTER, 192), // reshard_nccl const *
+/* 10 */ _CFFI_OP(_CFFI_OP_POINTER, 197), // reshard_nccl const *
 /* 11 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 12 */ _CFFI_OP(_CFFI_OP_FUNCTION, 15), // char const *()(void)
 /* 13 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 14 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(char const *, char const *, reshard_kernels * *)
-/* 15 */ _CFFI_OP(_CFFI_OP_POINTER, 182), // char const *
+/* 15 */ _CFFI_OP(_CFFI_OP_POINTER, 186), // char const *
 /* 16 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
-/* 17 */ _CFFI_OP(_CFFI_OP_POINTER, 171), // reshard_kernels * *
+/* 17 */ _CFFI_OP(_CFFI_OP_POINTER, 175), // reshard_kernels * *
 /* 18 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 19 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(char const *, int32_t *)
 /* 20 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
@@ -609,186 +609,191 @@ static void *_cffi_types[] = {
 /* 22 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 23 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(char const *, reshard_cuda * *)
 /* 24 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
-/* 25 */ _CFFI_OP(_CFFI_OP_POINTER, 165), // reshard_cuda * *
+/* 25 */ _CFFI_OP(_CFFI_OP_POINTER, 169), // reshard_cuda * *
 /* 26 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 27 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(char const *, reshard_nccl * *)
 /* 28 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
-/* 29 */ _CFFI_OP(_CFFI_OP_POINTER, 177), // reshard_nccl * *
+/* 29 */ _CFFI_OP(_CFFI_OP_POINTER, 181), // reshard_nccl * *
 /* 30 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 31 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(int64_t *)
-/* 32 */ _CFFI_OP(_CFFI_OP_POINTER, 57), // int64_t *
+/* 32 */ _CFFI_OP(_CFFI_OP_POINTER, 61), // int64_t *
 /* 33 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 34 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(int64_t const *, uint64_t, void * const *, uint64_t, uint64_t *, uint64_t)
-/* 35 */ _CFFI_OP(_CFFI_OP_POINTER, 57), // int64_t const *
+/* 34 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(int64_t const *, uint64_t, double const *, uint64_t, void * const *, uint64_t, uint64_t *, uint64_t)
+/* 35 */ _CFFI_OP(_CFFI_OP_POINTER, 61), // int64_t const *
 /* 36 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
-/* 37 */ _CFFI_OP(_CFFI_OP_POINTER, 99), // void * const *
+/* 37 */ _CFFI_OP(_CFFI_OP_POINTER, 187), // double const *
 /* 38 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 39 */ _CFFI_OP(_CFFI_OP_POINTER, 36), // uint64_t *
+/* 39 */ _CFFI_OP(_CFFI_OP_POINTER, 103), // void * const *
 /* 40 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 41 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 42 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *)
-/* 43 */ _CFFI_OP(_CFFI_OP_POINTER, 186), // reshard_communicator *
-/* 44 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 45 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *, char const *)
-/* 46 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
-/* 47 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
-/* 48 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 49 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *, int64_t const *, uint64_t, void * const *, uint64_t, uint64_t *, uint64_t, int64_t)
-/* 50 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
-/* 51 */ _CFFI_OP(_CFFI_OP_NOOP, 35),
-/* 52 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 53 */ _CFFI_OP(_CFFI_OP_NOOP, 37),
+/* 41 */ _CFFI_OP(_CFFI_OP_POINTER, 36), // uint64_t *
+/* 42 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 43 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 44 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *)
+/* 45 */ _CFFI_OP(_CFFI_OP_POINTER, 191), // reshard_communicator *
+/* 46 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 47 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *, char const *)
+/* 48 */ _CFFI_OP(_CFFI_OP_NOOP, 45),
+/* 49 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
+/* 50 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 51 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *, int64_t const *, uint64_t, double const *, uint64_t, void * const *, uint64_t, uint64_t *, uint64_t, int64_t)
+/* 52 */ _CFFI_OP(_CFFI_OP_NOOP, 45),
+/* 53 */ _CFFI_OP(_CFFI_OP_NOOP, 35),
 /* 54 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 55 */ _CFFI_OP(_CFFI_OP_NOOP, 39),
+/* 55 */ _CFFI_OP(_CFFI_OP_NOOP, 37),
 /* 56 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 57 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
-/* 58 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 59 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *, int64_t, int64_t)
-/* 60 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
-/* 61 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
-/* 62 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
-/* 63 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 64 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_cuda const *)
-/* 65 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
-/* 66 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 67 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_cuda const *, int32_t, char *)
-/* 68 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
-/* 69 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 70 */ _CFFI_OP(_CFFI_OP_POINTER, 182), // char *
-/* 71 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 72 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_mailbox * *)
-/* 73 */ _CFFI_OP(_CFFI_OP_POINTER, 76), // reshard_mailbox * *
-/* 74 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 75 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_mailbox *, char const *)
-/* 76 */ _CFFI_OP(_CFFI_OP_POINTER, 189), // reshard_mailbox *
-/* 77 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
+/* 57 */ _CFFI_OP(_CFFI_OP_NOOP, 39),
+/* 58 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 59 */ _CFFI_OP(_CFFI_OP_NOOP, 41),
+/* 60 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 61 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
+/* 62 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 63 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *, int64_t, int64_t)
+/* 64 */ _CFFI_OP(_CFFI_OP_NOOP, 45),
+/* 65 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
+/* 66 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
+/* 67 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 68 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_cuda const *)
+/* 69 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
+/* 70 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 71 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_cuda const *, int32_t, char *)
+/* 72 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
+/* 73 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 74 */ _CFFI_OP(_CFFI_OP_POINTER, 186), // char *
+/* 75 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 76 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_mailbox * *)
+/* 77 */ _CFFI_OP(_CFFI_OP_POINTER, 80), // reshard_mailbox * *
 /* 78 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 79 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_mailbox *, int32_t, char const *)
-/* 80 */ _CFFI_OP(_CFFI_OP_NOOP, 76),
-/* 81 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 82 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
-/* 83 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 84 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_mailbox *, int64_t, reshard_mailbox_call *)
-/* 85 */ _CFFI_OP(_CFFI_OP_NOOP, 76),
-/* 86 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
-/* 87 */ _CFFI_OP(_CFFI_OP_POINTER, 190), // reshard_mailbox_call *
-/* 88 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 89 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_mailbox *, reshard_mailbox_site const *, int64_t *)
-/* 90 */ _CFFI_OP(_CFFI_OP_NOOP, 76),
-/* 91 */ _CFFI_OP(_CFFI_OP_POINTER, 191), // reshard_mailbox_site const *
-/* 92 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
-/* 93 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 94 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_nccl const *)
-/* 95 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 96 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 97 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_nccl const *, void *)
-/* 98 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 99 */ _CFFI_OP(_CFFI_OP_POINTER, 204), // void *
+/* 79 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_mailbox *, char const *)
+/* 80 */ _CFFI_OP(_CFFI_OP_POINTER, 194), // reshard_mailbox *
+/* 81 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
+/* 82 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 83 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_mailbox *, int32_t, char const *)
+/* 84 */ _CFFI_OP(_CFFI_OP_NOOP, 80),
+/* 85 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 86 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
+/* 87 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 88 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_mailbox *, int64_t, reshard_mailbox_call *)
+/* 89 */ _CFFI_OP(_CFFI_OP_NOOP, 80),
+/* 90 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
+/* 91 */ _CFFI_OP(_CFFI_OP_POINTER, 195), // reshard_mailbox_call *
+/* 92 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 93 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_mailbox *, reshard_mailbox_site const *, int64_t *)
+/* 94 */ _CFFI_OP(_CFFI_OP_NOOP, 80),
+/* 95 */ _CFFI_OP(_CFFI_OP_POINTER, 196), // reshard_mailbox_site const *
+/* 96 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
+/* 97 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 98 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_nccl const *)
+/* 99 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
 /* 100 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 101 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_nccl_options const *, reshard_communicator * *)
-/* 102 */ _CFFI_OP(_CFFI_OP_POINTER, 193), // reshard_nccl_options const *
-/* 103 */ _CFFI_OP(_CFFI_OP_POINTER, 43), // reshard_communicator * *
+/* 101 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_nccl const *, void *)
+/* 102 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
+/* 103 */ _CFFI_OP(_CFFI_OP_POINTER, 209), // void *
 /* 104 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 105 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, char const *)
-/* 106 */ _CFFI_OP(_CFFI_OP_POINTER, 194), // reshard_program *
-/* 107 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
+/* 105 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_nccl_options const *, reshard_communicator * *)
+/* 106 */ _CFFI_OP(_CFFI_OP_POINTER, 198), // reshard_nccl_options const *
+/* 107 */ _CFFI_OP(_CFFI_OP_POINTER, 45), // reshard_communicator * *
 /* 108 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 109 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, int64_t, reshard_run_stats *)
-/* 110 */ _CFFI_OP(_CFFI_OP_NOOP, 106),
-/* 111 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
-/* 112 */ _CFFI_OP(_CFFI_OP_POINTER, 199), // reshard_run_stats *
-/* 113 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 114 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, reshard_communicator *, void * const *, uint64_t, reshard_run_options const *)
-/* 115 */ _CFFI_OP(_CFFI_OP_NOOP, 106),
-/* 116 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
-/* 117 */ _CFFI_OP(_CFFI_OP_NOOP, 37),
-/* 118 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 119 */ _CFFI_OP(_CFFI_OP_POINTER, 198), // reshard_run_options const *
-/* 120 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 121 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program const *, int64_t const *, uint64_t, int64_t const *, uint64_t, reshard_rounds_info *)
-/* 122 */ _CFFI_OP(_CFFI_OP_POINTER, 194), // reshard_program const *
-/* 123 */ _CFFI_OP(_CFFI_OP_NOOP, 35),
-/* 124 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 125 */ _CFFI_OP(_CFFI_OP_NOOP, 35),
-/* 126 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 127 */ _CFFI_OP(_CFFI_OP_POINTER, 197), // reshard_rounds_info *
-/* 128 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 129 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program const *, reshard_program_info *)
-/* 130 */ _CFFI_OP(_CFFI_OP_NOOP, 122),
-/* 131 */ _CFFI_OP(_CFFI_OP_POINTER, 195), // reshard_program_info *
+/* 109 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, char const *)
+/* 110 */ _CFFI_OP(_CFFI_OP_POINTER, 199), // reshard_program *
+/* 111 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
+/* 112 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 113 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, int64_t, reshard_run_stats *)
+/* 114 */ _CFFI_OP(_CFFI_OP_NOOP, 110),
+/* 115 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
+/* 116 */ _CFFI_OP(_CFFI_OP_POINTER, 204), // reshard_run_stats *
+/* 117 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 118 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, reshard_communicator *, void * const *, uint64_t, reshard_run_options const *)
+/* 119 */ _CFFI_OP(_CFFI_OP_NOOP, 110),
+/* 120 */ _CFFI_OP(_CFFI_OP_NOOP, 45),
+/* 121 */ _CFFI_OP(_CFFI_OP_NOOP, 39),
+/* 122 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 123 */ _CFFI_OP(_CFFI_OP_POINTER, 203), // reshard_run_options const *
+/* 124 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 125 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program const *, int64_t const *, uint64_t, int64_t const *, uint64_t, reshard_rounds_info *)
+/* 126 */ _CFFI_OP(_CFFI_OP_POINTER, 199), // reshard_program const *
+/* 127 */ _CFFI_OP(_CFFI_OP_NOOP, 35),
+/* 128 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 129 */ _CFFI_OP(_CFFI_OP_NOOP, 35),
+/* 130 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 131 */ _CFFI_OP(_CFFI_OP_POINTER, 202), // reshard_rounds_info *
 /* 132 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 133 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program_tables const *, reshard_program * *)
-/* 134 */ _CFFI_OP(_CFFI_OP_POINTER, 196), // reshard_program_tables const *
-/* 135 */ _CFFI_OP(_CFFI_OP_POINTER, 106), // reshard_program * *
+/* 133 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program const *, reshard_program_info *)
+/* 134 */ _CFFI_OP(_CFFI_OP_NOOP, 126),
+/* 135 */ _CFFI_OP(_CFFI_OP_POINTER, 200), // reshard_program_info *
 /* 136 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 137 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_shm_options const *, reshard_communicator * *)
-/* 138 */ _CFFI_OP(_CFFI_OP_POINTER, 200), // reshard_shm_options const *
-/* 139 */ _CFFI_OP(_CFFI_OP_NOOP, 103),
+/* 137 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program_tables const *, reshard_program * *)
+/* 138 */ _CFFI_OP(_CFFI_OP_POINTER, 201), // reshard_program_tables const *
+/* 139 */ _CFFI_OP(_CFFI_OP_POINTER, 110), // reshard_program * *
 /* 140 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 141 */ _CFFI_OP(_CFFI_OP_FUNCTION, 57), // int64_t()(reshard_mailbox const *)
-/* 142 */ _CFFI_OP(_CFFI_OP_POINTER, 189), // reshard_mailbox const *
-/* 143 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 144 */ _CFFI_OP(_CFFI_OP_FUNCTION, 146), // size_t()(size_t *, size_t)
-/* 145 */ _CFFI_OP(_CFFI_OP_POINTER, 146), // size_t *
-/* 146 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28), // size_t
+/* 141 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_shm_options const *, reshard_communicator * *)
+/* 142 */ _CFFI_OP(_CFFI_OP_POINTER, 205), // reshard_shm_options const *
+/* 143 */ _CFFI_OP(_CFFI_OP_NOOP, 107),
+/* 144 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 145 */ _CFFI_OP(_CFFI_OP_FUNCTION, 61), // int64_t()(reshard_mailbox const *)
+/* 146 */ _CFFI_OP(_CFFI_OP_POINTER, 194), // reshard_mailbox const *
 /* 147 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 148 */ _CFFI_OP(_CFFI_OP_FUNCTION, 36), // uint64_t()(reshard_kernels const *)
-/* 149 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 150 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 151 */ _CFFI_OP(_CFFI_OP_FUNCTION, 99), // void *()(void *)
-/* 152 */ _CFFI_OP(_CFFI_OP_NOOP, 99),
-/* 153 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 154 */ _CFFI_OP(_CFFI_OP_FUNCTION, 203), // void const *()(reshard_kernels const *)
-/* 155 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 156 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 157 */ _CFFI_OP(_CFFI_OP_FUNCTION, 204), // void()(int64_t *, int64_t *)
-/* 158 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
-/* 159 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
+/* 148 */ _CFFI_OP(_CFFI_OP_FUNCTION, 150), // size_t()(size_t *, size_t)
+/* 149 */ _CFFI_OP(_CFFI_OP_POINTER, 150), // size_t *
+/* 150 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28), // size_t
+/* 151 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 152 */ _CFFI_OP(_CFFI_OP_FUNCTION, 36), // uint64_t()(reshard_kernels const *)
+/* 153 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 154 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 155 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // void *()(void *)
+/* 156 */ _CFFI_OP(_CFFI_OP_NOOP, 103),
+/* 157 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 158 */ _CFFI_OP(_CFFI_OP_FUNCTION, 208), // void const *()(reshard_kernels const *)
+/* 159 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
 /* 160 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 161 */ _CFFI_OP(_CFFI_OP_FUNCTION, 204), // void()(reshard_communicator *)
-/* 162 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
-/* 163 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 164 */ _CFFI_OP(_CFFI_OP_FUNCTION, 204), // void()(reshard_cuda *)
-/* 165 */ _CFFI_OP(_CFFI_OP_POINTER, 187), // reshard_cuda *
-/* 166 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 167 */ _CFFI_OP(_CFFI_OP_FUNCTION, 204), // void()(reshard_cuda const *)
-/* 168 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
-/* 169 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 170 */ _CFFI_OP(_CFFI_OP_FUNCTION, 204), // void()(reshard_kernels *)
-/* 171 */ _CFFI_OP(_CFFI_OP_POINTER, 188), // reshard_kernels *
-/* 172 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 173 */ _CFFI_OP(_CFFI_OP_FUNCTION, 204), // void()(reshard_mailbox *)
-/* 174 */ _CFFI_OP(_CFFI_OP_NOOP, 76),
-/* 175 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 176 */ _CFFI_OP(_CFFI_OP_FUNCTION, 204), // void()(reshard_nccl *)
-/* 177 */ _CFFI_OP(_CFFI_OP_POINTER, 192), // reshard_nccl *
-/* 178 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 179 */ _CFFI_OP(_CFFI_OP_FUNCTION, 204), // void()(reshard_program *)
-/* 180 */ _CFFI_OP(_CFFI_OP_NOOP, 106),
-/* 181 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 182 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 2), // char
-/* 183 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
-/* 184 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum $2
-/* 185 */ _CFFI_OP(_CFFI_OP_POINTER, 1), // int32_t const *
-/* 186 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // reshard_communicator
-/* 187 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // reshard_cuda
-/* 188 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // reshard_kernels
-/* 189 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // reshard_mailbox
-/* 190 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // reshard_mailbox_call
-/* 191 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // reshard_mailbox_site
-/* 192 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 6), // reshard_nccl
-/* 193 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 7), // reshard_nccl_options
-/* 194 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 8), // reshard_program
-/* 195 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 9), // reshard_program_info
-/* 196 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 10), // reshard_program_tables
-/* 197 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 11), // reshard_rounds_info
-/* 198 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 12), // reshard_run_options
-/* 199 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 13), // reshard_run_stats
-/* 200 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 14), // reshard_shm_options
-/* 201 */ _CFFI_OP(_CFFI_OP_POINTER, 36), // uint64_t const *
-/* 202 */ _CFFI_OP(_CFFI_OP_POINTER, 203), // void const * const *
-/* 203 */ _CFFI_OP(_CFFI_OP_POINTER, 204), // void const *
-/* 204 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
+/* 161 */ _CFFI_OP(_CFFI_OP_FUNCTION, 209), // void()(int64_t *, int64_t *)
+/* 162 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
+/* 163 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
+/* 164 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 165 */ _CFFI_OP(_CFFI_OP_FUNCTION, 209), // void()(reshard_communicator *)
+/* 166 */ _CFFI_OP(_CFFI_OP_NOOP, 45),
+/* 167 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 168 */ _CFFI_OP(_CFFI_OP_FUNCTION, 209), // void()(reshard_cuda *)
+/* 169 */ _CFFI_OP(_CFFI_OP_POINTER, 192), // reshard_cuda *
+/* 170 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 171 */ _CFFI_OP(_CFFI_OP_FUNCTION, 209), // void()(reshard_cuda const *)
+/* 172 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
+/* 173 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 174 */ _CFFI_OP(_CFFI_OP_FUNCTION, 209), // void()(reshard_kernels *)
+/* 175 */ _CFFI_OP(_CFFI_OP_POINTER, 193), // reshard_kernels *
+/* 176 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 177 */ _CFFI_OP(_CFFI_OP_FUNCTION, 209), // void()(reshard_mailbox *)
+/* 178 */ _CFFI_OP(_CFFI_OP_NOOP, 80),
+/* 179 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 180 */ _CFFI_OP(_CFFI_OP_FUNCTION, 209), // void()(reshard_nccl *)
+/* 181 */ _CFFI_OP(_CFFI_OP_POINTER, 197), // reshard_nccl *
+/* 182 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 183 */ _CFFI_OP(_CFFI_OP_FUNCTION, 209), // void()(reshard_program *)
+/* 184 */ _CFFI_OP(_CFFI_OP_NOOP, 110),
+/* 185 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 186 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 2), // char
+/* 187 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14), // double
+/* 188 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
+/* 189 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum $2
+/* 190 */ _CFFI_OP(_CFFI_OP_POINTER, 1), // int32_t const *
+/* 191 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // reshard_communicator
+/* 192 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // reshard_cuda
+/* 193 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // reshard_kernels
+/* 194 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // reshard_mailbox
+/* 195 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // reshard_mailbox_call
+/* 196 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // reshard_mailbox_site
+/* 197 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 6), // reshard_nccl
+/* 198 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 7), // reshard_nccl_options
+/* 199 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 8), // reshard_program
+/* 200 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 9), // reshard_program_info
+/* 201 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 10), // reshard_program_tables
+/* 202 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 11), // reshard_rounds_info
+/* 203 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 12), // reshard_run_options
+/* 204 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 13), // reshard_run_stats
+/* 205 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 14), // reshard_shm_options
+/* 206 */ _CFFI_OP(_CFFI_OP_POINTER, 36), // uint64_t const *
+/* 207 */ _CFFI_OP(_CFFI_OP_POINTER, 208), // void const * const *
+/* 208 */ _CFFI_OP(_CFFI_OP_POINTER, 209), // void const *
+/* 209 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
 };
 
 static int _cffi_const_RESHARD_STATUS_OK(unsigned long long *o)
@@ -903,10 +908,10 @@ _cffi_f_reshard_abi_sizes(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(145), arg0, (char **)&x0);
+      _cffi_type(149), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(145), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(149), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -951,10 +956,10 @@ _cffi_f_reshard_communicator_abort(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(43), arg0, (char **)&x0);
+      _cffi_type(45), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_communicator *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(43), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(45), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -998,10 +1003,10 @@ _cffi_f_reshard_communicator_check_peers(PyObject *self, PyObject *arg0)
   PyObject *pyresult;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(43), arg0, (char **)&x0);
+      _cffi_type(45), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_communicator *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(43), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(45), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1044,10 +1049,10 @@ _cffi_f_reshard_communicator_connect(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(43), arg0, (char **)&x0);
+      _cffi_type(45), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_communicator *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(43), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(45), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1096,19 +1101,19 @@ _cffi_f_reshard_communicator_create_nccl(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(102), arg0, (char **)&x0);
+      _cffi_type(106), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_nccl_options const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(102), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(106), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(103), arg1, (char **)&x1);
+      _cffi_type(107), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (reshard_communicator * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(103), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(107), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1149,19 +1154,19 @@ _cffi_f_reshard_communicator_create_shm(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(138), arg0, (char **)&x0);
+      _cffi_type(142), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_shm_options const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(138), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(142), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(103), arg1, (char **)&x1);
+      _cffi_type(107), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (reshard_communicator * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(103), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(107), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1194,10 +1199,10 @@ _cffi_f_reshard_communicator_destroy(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(43), arg0, (char **)&x0);
+      _cffi_type(45), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_communicator *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(43), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(45), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1217,9 +1222,9 @@ _cffi_f_reshard_communicator_destroy(PyObject *self, PyObject *arg0)
 #  define _cffi_f_reshard_communicator_destroy _cffi_d_reshard_communicator_destroy
 #endif
 
-static int32_t _cffi_d_reshard_communicator_fingerprint(reshard_communicator * x0, int64_t const * x1, uint64_t x2, void * const * x3, uint64_t x4, uint64_t * x5, uint64_t x6, int64_t x7)
+static int32_t _cffi_d_reshard_communicator_fingerprint(reshard_communicator * x0, int64_t const * x1, uint64_t x2, double const * x3, uint64_t x4, void * const * x5, uint64_t x6, uint64_t * x7, uint64_t x8, int64_t x9)
 {
-  return reshard_communicator_fingerprint(x0, x1, x2, x3, x4, x5, x6, x7);
+  return reshard_communicator_fingerprint(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9);
 }
 #ifndef PYPY_VERSION
 static PyObject *
@@ -1228,11 +1233,13 @@ _cffi_f_reshard_communicator_fingerprint(PyObject *self, PyObject *args)
   reshard_communicator * x0;
   int64_t const * x1;
   uint64_t x2;
-  void * const * x3;
+  double const * x3;
   uint64_t x4;
-  uint64_t * x5;
+  void * const * x5;
   uint64_t x6;
-  int64_t x7;
+  uint64_t * x7;
+  uint64_t x8;
+  int64_t x9;
   Py_ssize_t datasize;
   struct _cffi_freeme_s *large_args_free = NULL;
   int32_t result;
@@ -1245,15 +1252,17 @@ _cffi_f_reshard_communicator_fingerprint(PyObject *self, PyObject *args)
   PyObject *arg5;
   PyObject *arg6;
   PyObject *arg7;
+  PyObject *arg8;
+  PyObject *arg9;
 
-  if (!PyArg_UnpackTuple(args, "reshard_communicator_fingerprint", 8, 8, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6, &arg7))
+  if (!PyArg_UnpackTuple(args, "reshard_communicator_fingerprint", 10, 10, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6, &arg7, &arg8, &arg9))
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(43), arg0, (char **)&x0);
+      _cffi_type(45), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_communicator *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(43), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(45), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1274,7 +1283,7 @@ _cffi_f_reshard_communicator_fingerprint(PyObject *self, PyObject *args)
   datasize = _cffi_prepare_pointer_call_argument(
       _cffi_type(37), arg3, (char **)&x3);
   if (datasize != 0) {
-    x3 = ((size_t)datasize) <= 640 ? (void * const *)alloca((size_t)datasize) : NULL;
+    x3 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
     if (_cffi_convert_array_argument(_cffi_type(37), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
@@ -1287,7 +1296,7 @@ _cffi_f_reshard_communicator_fingerprint(PyObject *self, PyObject *args)
   datasize = _cffi_prepare_pointer_call_argument(
       _cffi_type(39), arg5, (char **)&x5);
   if (datasize != 0) {
-    x5 = ((size_t)datasize) <= 640 ? (uint64_t *)alloca((size_t)datasize) : NULL;
+    x5 = ((size_t)datasize) <= 640 ? (void * const *)alloca((size_t)datasize) : NULL;
     if (_cffi_convert_array_argument(_cffi_type(39), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
@@ -1297,13 +1306,26 @@ _cffi_f_reshard_communicator_fingerprint(PyObject *self, PyObject *args)
   if (x6 == (uint64_t)-1 && PyErr_Occurred())
     return NULL;
 
-  x7 = _cffi_to_c_int(arg7, int64_t);
-  if (x7 == (int64_t)-1 && PyErr_Occurred())
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(41), arg7, (char **)&x7);
+  if (datasize != 0) {
+    x7 = ((size_t)datasize) <= 640 ? (uint64_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(41), arg7, (char **)&x7,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x8 = _cffi_to_c_int(arg8, uint64_t);
+  if (x8 == (uint64_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x9 = _cffi_to_c_int(arg9, int64_t);
+  if (x9 == (int64_t)-1 && PyErr_Occurred())
     return NULL;
 
   Py_BEGIN_ALLOW_THREADS
   _cffi_restore_errno();
-  { result = reshard_communicator_fingerprint(x0, x1, x2, x3, x4, x5, x6, x7); }
+  { result = reshard_communicator_fingerprint(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9); }
   _cffi_save_errno();
   Py_END_ALLOW_THREADS
 
@@ -1378,10 +1400,10 @@ _cffi_f_reshard_cuda_architecture(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(70), arg2, (char **)&x2);
+      _cffi_type(74), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (char *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(70), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(74), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1414,10 +1436,10 @@ _cffi_f_reshard_cuda_destroy(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(165), arg0, (char **)&x0);
+      _cffi_type(169), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_cuda *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(165), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(169), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1604,9 +1626,9 @@ _cffi_f_reshard_cuda_version(PyObject *self, PyObject *arg0)
 #  define _cffi_f_reshard_cuda_version _cffi_d_reshard_cuda_version
 #endif
 
-static int32_t _cffi_d_reshard_fingerprint(int64_t const * x0, uint64_t x1, void * const * x2, uint64_t x3, uint64_t * x4, uint64_t x5)
+static int32_t _cffi_d_reshard_fingerprint(int64_t const * x0, uint64_t x1, double const * x2, uint64_t x3, void * const * x4, uint64_t x5, uint64_t * x6, uint64_t x7)
 {
-  return reshard_fingerprint(x0, x1, x2, x3, x4, x5);
+  return reshard_fingerprint(x0, x1, x2, x3, x4, x5, x6, x7);
 }
 #ifndef PYPY_VERSION
 static PyObject *
@@ -1614,10 +1636,12 @@ _cffi_f_reshard_fingerprint(PyObject *self, PyObject *args)
 {
   int64_t const * x0;
   uint64_t x1;
-  void * const * x2;
+  double const * x2;
   uint64_t x3;
-  uint64_t * x4;
+  void * const * x4;
   uint64_t x5;
+  uint64_t * x6;
+  uint64_t x7;
   Py_ssize_t datasize;
   struct _cffi_freeme_s *large_args_free = NULL;
   int32_t result;
@@ -1628,8 +1652,10 @@ _cffi_f_reshard_fingerprint(PyObject *self, PyObject *args)
   PyObject *arg3;
   PyObject *arg4;
   PyObject *arg5;
+  PyObject *arg6;
+  PyObject *arg7;
 
-  if (!PyArg_UnpackTuple(args, "reshard_fingerprint", 6, 6, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5))
+  if (!PyArg_UnpackTuple(args, "reshard_fingerprint", 8, 8, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6, &arg7))
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
@@ -1648,7 +1674,7 @@ _cffi_f_reshard_fingerprint(PyObject *self, PyObject *args)
   datasize = _cffi_prepare_pointer_call_argument(
       _cffi_type(37), arg2, (char **)&x2);
   if (datasize != 0) {
-    x2 = ((size_t)datasize) <= 640 ? (void * const *)alloca((size_t)datasize) : NULL;
+    x2 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
     if (_cffi_convert_array_argument(_cffi_type(37), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
@@ -1661,7 +1687,7 @@ _cffi_f_reshard_fingerprint(PyObject *self, PyObject *args)
   datasize = _cffi_prepare_pointer_call_argument(
       _cffi_type(39), arg4, (char **)&x4);
   if (datasize != 0) {
-    x4 = ((size_t)datasize) <= 640 ? (uint64_t *)alloca((size_t)datasize) : NULL;
+    x4 = ((size_t)datasize) <= 640 ? (void * const *)alloca((size_t)datasize) : NULL;
     if (_cffi_convert_array_argument(_cffi_type(39), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
@@ -1671,9 +1697,22 @@ _cffi_f_reshard_fingerprint(PyObject *self, PyObject *args)
   if (x5 == (uint64_t)-1 && PyErr_Occurred())
     return NULL;
 
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(41), arg6, (char **)&x6);
+  if (datasize != 0) {
+    x6 = ((size_t)datasize) <= 640 ? (uint64_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(41), arg6, (char **)&x6,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x7 = _cffi_to_c_int(arg7, uint64_t);
+  if (x7 == (uint64_t)-1 && PyErr_Occurred())
+    return NULL;
+
   Py_BEGIN_ALLOW_THREADS
   _cffi_restore_errno();
-  { result = reshard_fingerprint(x0, x1, x2, x3, x4, x5); }
+  { result = reshard_fingerprint(x0, x1, x2, x3, x4, x5, x6, x7); }
   _cffi_save_errno();
   Py_END_ALLOW_THREADS
 
@@ -1801,10 +1840,10 @@ _cffi_f_reshard_kernels_destroy(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(171), arg0, (char **)&x0);
+      _cffi_type(175), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_kernels *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(171), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(175), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1854,7 +1893,7 @@ _cffi_f_reshard_kernels_image(PyObject *self, PyObject *arg0)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(203));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(208));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2064,19 +2103,19 @@ _cffi_f_reshard_mailbox_add_site(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(76), arg0, (char **)&x0);
+      _cffi_type(80), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_mailbox *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(76), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(80), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(91), arg1, (char **)&x1);
+      _cffi_type(95), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (reshard_mailbox_site const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(91), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(95), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2128,10 +2167,10 @@ _cffi_f_reshard_mailbox_answer(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(76), arg0, (char **)&x0);
+      _cffi_type(80), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_mailbox *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(76), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(80), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2185,10 +2224,10 @@ _cffi_f_reshard_mailbox_close(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(76), arg0, (char **)&x0);
+      _cffi_type(80), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_mailbox *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(76), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(80), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2232,10 +2271,10 @@ _cffi_f_reshard_mailbox_create(PyObject *self, PyObject *arg0)
   PyObject *pyresult;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(73), arg0, (char **)&x0);
+      _cffi_type(77), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_mailbox * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(73), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(77), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2268,10 +2307,10 @@ _cffi_f_reshard_mailbox_destroy(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(76), arg0, (char **)&x0);
+      _cffi_type(80), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_mailbox *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(76), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(80), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2306,10 +2345,10 @@ _cffi_f_reshard_mailbox_key(PyObject *self, PyObject *arg0)
   PyObject *pyresult;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(142), arg0, (char **)&x0);
+      _cffi_type(146), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_mailbox const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(142), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(146), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2352,10 +2391,10 @@ _cffi_f_reshard_mailbox_wait(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(76), arg0, (char **)&x0);
+      _cffi_type(80), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_mailbox *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(76), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(80), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2365,10 +2404,10 @@ _cffi_f_reshard_mailbox_wait(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(87), arg2, (char **)&x2);
+      _cffi_type(91), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (reshard_mailbox_call *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(87), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(91), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2401,10 +2440,10 @@ _cffi_f_reshard_nccl_destroy(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(177), arg0, (char **)&x0);
+      _cffi_type(181), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_nccl *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(177), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(181), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2454,10 +2493,10 @@ _cffi_f_reshard_nccl_make_id(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(99), arg1, (char **)&x1);
+      _cffi_type(103), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (void *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(99), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(103), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2686,28 +2725,28 @@ _cffi_f_reshard_program_begin(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(106), arg0, (char **)&x0);
+      _cffi_type(110), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(106), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(110), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(43), arg1, (char **)&x1);
+      _cffi_type(45), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (reshard_communicator *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(43), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(45), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(37), arg2, (char **)&x2);
+      _cffi_type(39), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (void * const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(37), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(39), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2717,10 +2756,10 @@ _cffi_f_reshard_program_begin(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(119), arg4, (char **)&x4);
+      _cffi_type(123), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (reshard_run_options const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(119), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(123), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2761,10 +2800,10 @@ _cffi_f_reshard_program_cancel(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(106), arg0, (char **)&x0);
+      _cffi_type(110), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(106), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(110), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2814,19 +2853,19 @@ _cffi_f_reshard_program_create(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(134), arg0, (char **)&x0);
+      _cffi_type(138), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program_tables const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(134), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(138), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(135), arg1, (char **)&x1);
+      _cffi_type(139), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (reshard_program * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(135), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(139), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2867,19 +2906,19 @@ _cffi_f_reshard_program_describe(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(122), arg0, (char **)&x0);
+      _cffi_type(126), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(122), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(126), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(131), arg1, (char **)&x1);
+      _cffi_type(135), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (reshard_program_info *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(131), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(135), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2928,10 +2967,10 @@ _cffi_f_reshard_program_describe_rounds(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(122), arg0, (char **)&x0);
+      _cffi_type(126), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(122), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(126), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2963,10 +3002,10 @@ _cffi_f_reshard_program_describe_rounds(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(127), arg5, (char **)&x5);
+      _cffi_type(131), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (reshard_rounds_info *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(127), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(131), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2999,10 +3038,10 @@ _cffi_f_reshard_program_destroy(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(106), arg0, (char **)&x0);
+      _cffi_type(110), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(106), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(110), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3045,10 +3084,10 @@ _cffi_f_reshard_program_progress(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(106), arg0, (char **)&x0);
+      _cffi_type(110), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(106), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(110), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3058,10 +3097,10 @@ _cffi_f_reshard_program_progress(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(112), arg2, (char **)&x2);
+      _cffi_type(116), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (reshard_run_stats *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(112), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(116), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3152,10 +3191,10 @@ _cffi_f_reshard_xla_refit(PyObject *self, PyObject *arg0)
   PyObject *pyresult;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(99), arg0, (char **)&x0);
+      _cffi_type(103), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (void *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(99), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(103), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3167,7 +3206,7 @@ _cffi_f_reshard_xla_refit(PyObject *self, PyObject *arg0)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(99));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(103));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -3190,10 +3229,10 @@ _cffi_f_reshard_xla_refit_cuda(PyObject *self, PyObject *arg0)
   PyObject *pyresult;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(99), arg0, (char **)&x0);
+      _cffi_type(103), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (void *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(99), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(103), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3205,7 +3244,7 @@ _cffi_f_reshard_xla_refit_cuda(PyObject *self, PyObject *arg0)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(99));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(103));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -3340,6 +3379,10 @@ static void _cffi_checkfld__reshard_program_tables(reshard_program_tables *p)
   (void)((p->num_rounds) | 0);  /* check that 'reshard_program_tables.num_rounds' is an integer */
   (void)((p->num_groups) | 0);  /* check that 'reshard_program_tables.num_groups' is an integer */
   (void)((p->messages_per_pair) | 0);  /* check that 'reshard_program_tables.messages_per_pair' is an integer */
+  { double const * *tmp = &p->rules; (void)tmp; }
+  (void)((p->rules_length) | 0);  /* check that 'reshard_program_tables.rules_length' is an integer */
+  { int64_t const * *tmp = &p->changes; (void)tmp; }
+  (void)((p->changes_length) | 0);  /* check that 'reshard_program_tables.changes_length' is an integer */
 }
 struct _cffi_align__reshard_program_tables { char x; reshard_program_tables y; };
 
@@ -3426,56 +3469,56 @@ static const struct _cffi_global_s _cffi_globals[] = {
   { "RESHARD_STATUS_SYSTEM", (void *)_cffi_const_RESHARD_STATUS_SYSTEM, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "RESHARD_STATUS_TIMEOUT", (void *)_cffi_const_RESHARD_STATUS_TIMEOUT, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "RESHARD_STATUS_UNSUPPORTED", (void *)_cffi_const_RESHARD_STATUS_UNSUPPORTED, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
-  { "reshard_abi_sizes", (void *)_cffi_f_reshard_abi_sizes, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 144), (void *)_cffi_d_reshard_abi_sizes },
-  { "reshard_communicator_abort", (void *)_cffi_f_reshard_communicator_abort, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 45), (void *)_cffi_d_reshard_communicator_abort },
-  { "reshard_communicator_check_peers", (void *)_cffi_f_reshard_communicator_check_peers, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 42), (void *)_cffi_d_reshard_communicator_check_peers },
-  { "reshard_communicator_connect", (void *)_cffi_f_reshard_communicator_connect, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 59), (void *)_cffi_d_reshard_communicator_connect },
-  { "reshard_communicator_create_nccl", (void *)_cffi_f_reshard_communicator_create_nccl, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 101), (void *)_cffi_d_reshard_communicator_create_nccl },
-  { "reshard_communicator_create_shm", (void *)_cffi_f_reshard_communicator_create_shm, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 137), (void *)_cffi_d_reshard_communicator_create_shm },
-  { "reshard_communicator_destroy", (void *)_cffi_f_reshard_communicator_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 161), (void *)_cffi_d_reshard_communicator_destroy },
-  { "reshard_communicator_fingerprint", (void *)_cffi_f_reshard_communicator_fingerprint, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 49), (void *)_cffi_d_reshard_communicator_fingerprint },
+  { "reshard_abi_sizes", (void *)_cffi_f_reshard_abi_sizes, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 148), (void *)_cffi_d_reshard_abi_sizes },
+  { "reshard_communicator_abort", (void *)_cffi_f_reshard_communicator_abort, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 47), (void *)_cffi_d_reshard_communicator_abort },
+  { "reshard_communicator_check_peers", (void *)_cffi_f_reshard_communicator_check_peers, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 44), (void *)_cffi_d_reshard_communicator_check_peers },
+  { "reshard_communicator_connect", (void *)_cffi_f_reshard_communicator_connect, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 63), (void *)_cffi_d_reshard_communicator_connect },
+  { "reshard_communicator_create_nccl", (void *)_cffi_f_reshard_communicator_create_nccl, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 105), (void *)_cffi_d_reshard_communicator_create_nccl },
+  { "reshard_communicator_create_shm", (void *)_cffi_f_reshard_communicator_create_shm, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 141), (void *)_cffi_d_reshard_communicator_create_shm },
+  { "reshard_communicator_destroy", (void *)_cffi_f_reshard_communicator_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 165), (void *)_cffi_d_reshard_communicator_destroy },
+  { "reshard_communicator_fingerprint", (void *)_cffi_f_reshard_communicator_fingerprint, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 51), (void *)_cffi_d_reshard_communicator_fingerprint },
   { "reshard_cpu_features", (void *)_cffi_f_reshard_cpu_features, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 12), (void *)_cffi_d_reshard_cpu_features },
-  { "reshard_cuda_architecture", (void *)_cffi_f_reshard_cuda_architecture, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 67), (void *)_cffi_d_reshard_cuda_architecture },
-  { "reshard_cuda_destroy", (void *)_cffi_f_reshard_cuda_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 164), (void *)_cffi_d_reshard_cuda_destroy },
-  { "reshard_cuda_num_devices", (void *)_cffi_f_reshard_cuda_num_devices, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 64), (void *)_cffi_d_reshard_cuda_num_devices },
+  { "reshard_cuda_architecture", (void *)_cffi_f_reshard_cuda_architecture, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 71), (void *)_cffi_d_reshard_cuda_architecture },
+  { "reshard_cuda_destroy", (void *)_cffi_f_reshard_cuda_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 168), (void *)_cffi_d_reshard_cuda_destroy },
+  { "reshard_cuda_num_devices", (void *)_cffi_f_reshard_cuda_num_devices, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 68), (void *)_cffi_d_reshard_cuda_num_devices },
   { "reshard_cuda_open", (void *)_cffi_f_reshard_cuda_open, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 23), (void *)_cffi_d_reshard_cuda_open },
   { "reshard_cuda_path", (void *)_cffi_f_reshard_cuda_path, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 3), (void *)_cffi_d_reshard_cuda_path },
-  { "reshard_cuda_version", (void *)_cffi_f_reshard_cuda_version, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 64), (void *)_cffi_d_reshard_cuda_version },
+  { "reshard_cuda_version", (void *)_cffi_f_reshard_cuda_version, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 68), (void *)_cffi_d_reshard_cuda_version },
   { "reshard_fingerprint", (void *)_cffi_f_reshard_fingerprint, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 34), (void *)_cffi_d_reshard_fingerprint },
   { "reshard_gpu_count_leftovers", (void *)_cffi_f_reshard_gpu_count_leftovers, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 31), (void *)_cffi_d_reshard_gpu_count_leftovers },
   { "reshard_kernels_compile", (void *)_cffi_f_reshard_kernels_compile, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 14), (void *)_cffi_d_reshard_kernels_compile },
-  { "reshard_kernels_destroy", (void *)_cffi_f_reshard_kernels_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 170), (void *)_cffi_d_reshard_kernels_destroy },
-  { "reshard_kernels_image", (void *)_cffi_f_reshard_kernels_image, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 154), (void *)_cffi_d_reshard_kernels_image },
-  { "reshard_kernels_image_size", (void *)_cffi_f_reshard_kernels_image_size, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 148), (void *)_cffi_d_reshard_kernels_image_size },
+  { "reshard_kernels_destroy", (void *)_cffi_f_reshard_kernels_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 174), (void *)_cffi_d_reshard_kernels_destroy },
+  { "reshard_kernels_image", (void *)_cffi_f_reshard_kernels_image, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 158), (void *)_cffi_d_reshard_kernels_image },
+  { "reshard_kernels_image_size", (void *)_cffi_f_reshard_kernels_image_size, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 152), (void *)_cffi_d_reshard_kernels_image_size },
   { "reshard_kernels_log", (void *)_cffi_f_reshard_kernels_log, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 6), (void *)_cffi_d_reshard_kernels_log },
   { "reshard_kernels_source", (void *)_cffi_f_reshard_kernels_source, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 12), (void *)_cffi_d_reshard_kernels_source },
   { "reshard_last_error", (void *)_cffi_f_reshard_last_error, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 12), (void *)_cffi_d_reshard_last_error },
-  { "reshard_last_error_ranks", (void *)_cffi_f_reshard_last_error_ranks, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 157), (void *)_cffi_d_reshard_last_error_ranks },
-  { "reshard_mailbox_add_site", (void *)_cffi_f_reshard_mailbox_add_site, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 89), (void *)_cffi_d_reshard_mailbox_add_site },
-  { "reshard_mailbox_answer", (void *)_cffi_f_reshard_mailbox_answer, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 79), (void *)_cffi_d_reshard_mailbox_answer },
-  { "reshard_mailbox_close", (void *)_cffi_f_reshard_mailbox_close, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 75), (void *)_cffi_d_reshard_mailbox_close },
-  { "reshard_mailbox_create", (void *)_cffi_f_reshard_mailbox_create, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 72), (void *)_cffi_d_reshard_mailbox_create },
-  { "reshard_mailbox_destroy", (void *)_cffi_f_reshard_mailbox_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 173), (void *)_cffi_d_reshard_mailbox_destroy },
-  { "reshard_mailbox_key", (void *)_cffi_f_reshard_mailbox_key, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 141), (void *)_cffi_d_reshard_mailbox_key },
-  { "reshard_mailbox_wait", (void *)_cffi_f_reshard_mailbox_wait, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 84), (void *)_cffi_d_reshard_mailbox_wait },
-  { "reshard_nccl_destroy", (void *)_cffi_f_reshard_nccl_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 176), (void *)_cffi_d_reshard_nccl_destroy },
-  { "reshard_nccl_make_id", (void *)_cffi_f_reshard_nccl_make_id, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 97), (void *)_cffi_d_reshard_nccl_make_id },
+  { "reshard_last_error_ranks", (void *)_cffi_f_reshard_last_error_ranks, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 161), (void *)_cffi_d_reshard_last_error_ranks },
+  { "reshard_mailbox_add_site", (void *)_cffi_f_reshard_mailbox_add_site, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 93), (void *)_cffi_d_reshard_mailbox_add_site },
+  { "reshard_mailbox_answer", (void *)_cffi_f_reshard_mailbox_answer, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 83), (void *)_cffi_d_reshard_mailbox_answer },
+  { "reshard_mailbox_close", (void *)_cffi_f_reshard_mailbox_close, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 79), (void *)_cffi_d_reshard_mailbox_close },
+  { "reshard_mailbox_create", (void *)_cffi_f_reshard_mailbox_create, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 76), (void *)_cffi_d_reshard_mailbox_create },
+  { "reshard_mailbox_destroy", (void *)_cffi_f_reshard_mailbox_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 177), (void *)_cffi_d_reshard_mailbox_destroy },
+  { "reshard_mailbox_key", (void *)_cffi_f_reshard_mailbox_key, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 145), (void *)_cffi_d_reshard_mailbox_key },
+  { "reshard_mailbox_wait", (void *)_cffi_f_reshard_mailbox_wait, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 88), (void *)_cffi_d_reshard_mailbox_wait },
+  { "reshard_nccl_destroy", (void *)_cffi_f_reshard_nccl_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 180), (void *)_cffi_d_reshard_nccl_destroy },
+  { "reshard_nccl_make_id", (void *)_cffi_f_reshard_nccl_make_id, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 101), (void *)_cffi_d_reshard_nccl_make_id },
   { "reshard_nccl_open", (void *)_cffi_f_reshard_nccl_open, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 27), (void *)_cffi_d_reshard_nccl_open },
   { "reshard_nccl_path", (void *)_cffi_f_reshard_nccl_path, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 9), (void *)_cffi_d_reshard_nccl_path },
-  { "reshard_nccl_version", (void *)_cffi_f_reshard_nccl_version, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 94), (void *)_cffi_d_reshard_nccl_version },
+  { "reshard_nccl_version", (void *)_cffi_f_reshard_nccl_version, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 98), (void *)_cffi_d_reshard_nccl_version },
   { "reshard_nvrtc_version", (void *)_cffi_f_reshard_nvrtc_version, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 19), (void *)_cffi_d_reshard_nvrtc_version },
-  { "reshard_program_begin", (void *)_cffi_f_reshard_program_begin, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 114), (void *)_cffi_d_reshard_program_begin },
-  { "reshard_program_cancel", (void *)_cffi_f_reshard_program_cancel, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 105), (void *)_cffi_d_reshard_program_cancel },
-  { "reshard_program_create", (void *)_cffi_f_reshard_program_create, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 133), (void *)_cffi_d_reshard_program_create },
-  { "reshard_program_describe", (void *)_cffi_f_reshard_program_describe, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 129), (void *)_cffi_d_reshard_program_describe },
-  { "reshard_program_describe_rounds", (void *)_cffi_f_reshard_program_describe_rounds, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 121), (void *)_cffi_d_reshard_program_describe_rounds },
-  { "reshard_program_destroy", (void *)_cffi_f_reshard_program_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 179), (void *)_cffi_d_reshard_program_destroy },
-  { "reshard_program_progress", (void *)_cffi_f_reshard_program_progress, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 109), (void *)_cffi_d_reshard_program_progress },
+  { "reshard_program_begin", (void *)_cffi_f_reshard_program_begin, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 118), (void *)_cffi_d_reshard_program_begin },
+  { "reshard_program_cancel", (void *)_cffi_f_reshard_program_cancel, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 109), (void *)_cffi_d_reshard_program_cancel },
+  { "reshard_program_create", (void *)_cffi_f_reshard_program_create, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 137), (void *)_cffi_d_reshard_program_create },
+  { "reshard_program_describe", (void *)_cffi_f_reshard_program_describe, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 133), (void *)_cffi_d_reshard_program_describe },
+  { "reshard_program_describe_rounds", (void *)_cffi_f_reshard_program_describe_rounds, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 125), (void *)_cffi_d_reshard_program_describe_rounds },
+  { "reshard_program_destroy", (void *)_cffi_f_reshard_program_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 183), (void *)_cffi_d_reshard_program_destroy },
+  { "reshard_program_progress", (void *)_cffi_f_reshard_program_progress, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 113), (void *)_cffi_d_reshard_program_progress },
   { "reshard_status_name", (void *)_cffi_f_reshard_status_name, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 0), (void *)_cffi_d_reshard_status_name },
   { "reshard_version", (void *)_cffi_f_reshard_version, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 12), (void *)_cffi_d_reshard_version },
-  { "reshard_xla_refit", (void *)_cffi_f_reshard_xla_refit, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 151), (void *)_cffi_d_reshard_xla_refit },
-  { "reshard_xla_refit_cuda", (void *)_cffi_f_reshard_xla_refit_cuda, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 151), (void *)_cffi_d_reshard_xla_refit_cuda },
-  { "reshard_xla_use_cuda", (void *)_cffi_f_reshard_xla_use_cuda, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 167), (void *)_cffi_d_reshard_xla_use_cuda },
+  { "reshard_xla_refit", (void *)_cffi_f_reshard_xla_refit, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 155), (void *)_cffi_d_reshard_xla_refit },
+  { "reshard_xla_refit_cuda", (void *)_cffi_f_reshard_xla_refit_cuda, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 155), (void *)_cffi_d_reshard_xla_refit_cuda },
+  { "reshard_xla_use_cuda", (void *)_cffi_f_reshard_xla_use_cuda, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 171), (void *)_cffi_d_reshard_xla_use_cuda },
 };
 
 static const struct _cffi_field_s _cffi_fields[] = {
@@ -3484,13 +3527,13 @@ static const struct _cffi_field_s _cffi_fields[] = {
             _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "site", offsetof(reshard_mailbox_call, site),
             sizeof(((reshard_mailbox_call *)0)->site),
-            _CFFI_OP(_CFFI_OP_NOOP, 57) },
+            _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "timeout_ns", offsetof(reshard_mailbox_call, timeout_ns),
                   sizeof(((reshard_mailbox_call *)0)->timeout_ns),
-                  _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "operands", offsetof(reshard_mailbox_call, operands),
                 sizeof(((reshard_mailbox_call *)0)->operands),
-                _CFFI_OP(_CFFI_OP_NOOP, 37) },
+                _CFFI_OP(_CFFI_OP_NOOP, 39) },
   { "num_operands", offsetof(reshard_mailbox_call, num_operands),
                     sizeof(((reshard_mailbox_call *)0)->num_operands),
                     _CFFI_OP(_CFFI_OP_NOOP, 36) },
@@ -3499,7 +3542,7 @@ static const struct _cffi_field_s _cffi_fields[] = {
                 _CFFI_OP(_CFFI_OP_NOOP, 35) },
   { "streams", offsetof(reshard_mailbox_call, streams),
                sizeof(((reshard_mailbox_call *)0)->streams),
-               _CFFI_OP(_CFFI_OP_NOOP, 201) },
+               _CFFI_OP(_CFFI_OP_NOOP, 206) },
   { "num_devices", offsetof(reshard_mailbox_call, num_devices),
                    sizeof(((reshard_mailbox_call *)0)->num_devices),
                    _CFFI_OP(_CFFI_OP_NOOP, 36) },
@@ -3508,7 +3551,7 @@ static const struct _cffi_field_s _cffi_fields[] = {
             _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "devices", offsetof(reshard_mailbox_site, devices),
                sizeof(((reshard_mailbox_site *)0)->devices),
-               _CFFI_OP(_CFFI_OP_NOOP, 185) },
+               _CFFI_OP(_CFFI_OP_NOOP, 190) },
   { "num_devices", offsetof(reshard_mailbox_site, num_devices),
                    sizeof(((reshard_mailbox_site *)0)->num_devices),
                    _CFFI_OP(_CFFI_OP_NOOP, 36) },
@@ -3538,7 +3581,7 @@ static const struct _cffi_field_s _cffi_fields[] = {
             _CFFI_OP(_CFFI_OP_NOOP, 4) },
   { "id", offsetof(reshard_nccl_options, id),
           sizeof(((reshard_nccl_options *)0)->id),
-          _CFFI_OP(_CFFI_OP_NOOP, 203) },
+          _CFFI_OP(_CFFI_OP_NOOP, 208) },
   { "ranks", offsetof(reshard_nccl_options, ranks),
              sizeof(((reshard_nccl_options *)0)->ranks),
              _CFFI_OP(_CFFI_OP_NOOP, 35) },
@@ -3550,13 +3593,13 @@ static const struct _cffi_field_s _cffi_fields[] = {
                    _CFFI_OP(_CFFI_OP_NOOP, 35) },
   { "devices", offsetof(reshard_nccl_options, devices),
                sizeof(((reshard_nccl_options *)0)->devices),
-               _CFFI_OP(_CFFI_OP_NOOP, 185) },
+               _CFFI_OP(_CFFI_OP_NOOP, 190) },
   { "images", offsetof(reshard_nccl_options, images),
               sizeof(((reshard_nccl_options *)0)->images),
-              _CFFI_OP(_CFFI_OP_NOOP, 202) },
+              _CFFI_OP(_CFFI_OP_NOOP, 207) },
   { "image_sizes", offsetof(reshard_nccl_options, image_sizes),
                    sizeof(((reshard_nccl_options *)0)->image_sizes),
-                   _CFFI_OP(_CFFI_OP_NOOP, 201) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 206) },
   { "num_local_ranks", offsetof(reshard_nccl_options, num_local_ranks),
                        sizeof(((reshard_nccl_options *)0)->num_local_ranks),
                        _CFFI_OP(_CFFI_OP_NOOP, 36) },
@@ -3568,25 +3611,25 @@ static const struct _cffi_field_s _cffi_fields[] = {
             _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "num_streams", offsetof(reshard_program_info, num_streams),
                    sizeof(((reshard_program_info *)0)->num_streams),
-                   _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "num_local_streams", offsetof(reshard_program_info, num_local_streams),
                          sizeof(((reshard_program_info *)0)->num_local_streams),
-                         _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                         _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "num_operations", offsetof(reshard_program_info, num_operations),
                       sizeof(((reshard_program_info *)0)->num_operations),
-                      _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                      _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "num_chunks", offsetof(reshard_program_info, num_chunks),
                   sizeof(((reshard_program_info *)0)->num_chunks),
-                  _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "bytes_to_send", offsetof(reshard_program_info, bytes_to_send),
                      sizeof(((reshard_program_info *)0)->bytes_to_send),
-                     _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                     _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "bytes_to_receive", offsetof(reshard_program_info, bytes_to_receive),
                         sizeof(((reshard_program_info *)0)->bytes_to_receive),
-                        _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                        _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "bytes_local", offsetof(reshard_program_info, bytes_local),
                    sizeof(((reshard_program_info *)0)->bytes_local),
-                   _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "size", offsetof(reshard_program_tables, size),
             sizeof(((reshard_program_tables *)0)->size),
             _CFFI_OP(_CFFI_OP_NOOP, 36) },
@@ -3616,10 +3659,10 @@ static const struct _cffi_field_s _cffi_fields[] = {
                       _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "num_buffers", offsetof(reshard_program_tables, num_buffers),
                    sizeof(((reshard_program_tables *)0)->num_buffers),
-                   _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "chunk_bytes", offsetof(reshard_program_tables, chunk_bytes),
                    sizeof(((reshard_program_tables *)0)->chunk_bytes),
-                   _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "hops", offsetof(reshard_program_tables, hops),
             sizeof(((reshard_program_tables *)0)->hops),
             _CFFI_OP(_CFFI_OP_NOOP, 35) },
@@ -3634,28 +3677,40 @@ static const struct _cffi_field_s _cffi_fields[] = {
                     _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "num_rounds", offsetof(reshard_program_tables, num_rounds),
                   sizeof(((reshard_program_tables *)0)->num_rounds),
-                  _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "num_groups", offsetof(reshard_program_tables, num_groups),
                   sizeof(((reshard_program_tables *)0)->num_groups),
-                  _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "messages_per_pair", offsetof(reshard_program_tables, messages_per_pair),
                          sizeof(((reshard_program_tables *)0)->messages_per_pair),
-                         _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                         _CFFI_OP(_CFFI_OP_NOOP, 61) },
+  { "rules", offsetof(reshard_program_tables, rules),
+             sizeof(((reshard_program_tables *)0)->rules),
+             _CFFI_OP(_CFFI_OP_NOOP, 37) },
+  { "rules_length", offsetof(reshard_program_tables, rules_length),
+                    sizeof(((reshard_program_tables *)0)->rules_length),
+                    _CFFI_OP(_CFFI_OP_NOOP, 36) },
+  { "changes", offsetof(reshard_program_tables, changes),
+               sizeof(((reshard_program_tables *)0)->changes),
+               _CFFI_OP(_CFFI_OP_NOOP, 35) },
+  { "changes_length", offsetof(reshard_program_tables, changes_length),
+                      sizeof(((reshard_program_tables *)0)->changes_length),
+                      _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "size", offsetof(reshard_rounds_info, size),
             sizeof(((reshard_rounds_info *)0)->size),
             _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "staging_bytes", offsetof(reshard_rounds_info, staging_bytes),
                      sizeof(((reshard_rounds_info *)0)->staging_bytes),
-                     _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                     _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "num_slots", offsetof(reshard_rounds_info, num_slots),
                  sizeof(((reshard_rounds_info *)0)->num_slots),
-                 _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                 _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "num_messages", offsetof(reshard_rounds_info, num_messages),
                     sizeof(((reshard_rounds_info *)0)->num_messages),
-                    _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                    _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "largest_group", offsetof(reshard_rounds_info, largest_group),
                      sizeof(((reshard_rounds_info *)0)->largest_group),
-                     _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                     _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "size", offsetof(reshard_run_options, size),
             sizeof(((reshard_run_options *)0)->size),
             _CFFI_OP(_CFFI_OP_NOOP, 36) },
@@ -3664,7 +3719,7 @@ static const struct _cffi_field_s _cffi_fields[] = {
               _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "timeout_ns", offsetof(reshard_run_options, timeout_ns),
                   sizeof(((reshard_run_options *)0)->timeout_ns),
-                  _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "num_threads", offsetof(reshard_run_options, num_threads),
                    sizeof(((reshard_run_options *)0)->num_threads),
                    _CFFI_OP(_CFFI_OP_NOOP, 1) },
@@ -3673,7 +3728,7 @@ static const struct _cffi_field_s _cffi_fields[] = {
                 _CFFI_OP(_CFFI_OP_NOOP, 1) },
   { "streams", offsetof(reshard_run_options, streams),
                sizeof(((reshard_run_options *)0)->streams),
-               _CFFI_OP(_CFFI_OP_NOOP, 201) },
+               _CFFI_OP(_CFFI_OP_NOOP, 206) },
   { "num_streams", offsetof(reshard_run_options, num_streams),
                    sizeof(((reshard_run_options *)0)->num_streams),
                    _CFFI_OP(_CFFI_OP_NOOP, 36) },
@@ -3682,31 +3737,31 @@ static const struct _cffi_field_s _cffi_fields[] = {
             _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "bytes_sent", offsetof(reshard_run_stats, bytes_sent),
                   sizeof(((reshard_run_stats *)0)->bytes_sent),
-                  _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "bytes_received", offsetof(reshard_run_stats, bytes_received),
                       sizeof(((reshard_run_stats *)0)->bytes_received),
-                      _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                      _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "bytes_local", offsetof(reshard_run_stats, bytes_local),
                    sizeof(((reshard_run_stats *)0)->bytes_local),
-                   _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "chunks", offsetof(reshard_run_stats, chunks),
               sizeof(((reshard_run_stats *)0)->chunks),
-              _CFFI_OP(_CFFI_OP_NOOP, 57) },
+              _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "ns_pack", offsetof(reshard_run_stats, ns_pack),
                sizeof(((reshard_run_stats *)0)->ns_pack),
-               _CFFI_OP(_CFFI_OP_NOOP, 57) },
+               _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "ns_unpack", offsetof(reshard_run_stats, ns_unpack),
                  sizeof(((reshard_run_stats *)0)->ns_unpack),
-                 _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                 _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "ns_wait", offsetof(reshard_run_stats, ns_wait),
                sizeof(((reshard_run_stats *)0)->ns_wait),
-               _CFFI_OP(_CFFI_OP_NOOP, 57) },
+               _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "ns_total", offsetof(reshard_run_stats, ns_total),
                 sizeof(((reshard_run_stats *)0)->ns_total),
-                _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "peak_staging_bytes", offsetof(reshard_run_stats, peak_staging_bytes),
                           sizeof(((reshard_run_stats *)0)->peak_staging_bytes),
-                          _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                          _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "size", offsetof(reshard_shm_options, size),
             sizeof(((reshard_shm_options *)0)->size),
             _CFFI_OP(_CFFI_OP_NOOP, 36) },
@@ -3727,25 +3782,25 @@ static const struct _cffi_field_s _cffi_fields[] = {
                      _CFFI_OP(_CFFI_OP_NOOP, 1) },
   { "rank_to_process", offsetof(reshard_shm_options, rank_to_process),
                        sizeof(((reshard_shm_options *)0)->rank_to_process),
-                       _CFFI_OP(_CFFI_OP_NOOP, 185) },
+                       _CFFI_OP(_CFFI_OP_NOOP, 190) },
   { "num_ranks", offsetof(reshard_shm_options, num_ranks),
                  sizeof(((reshard_shm_options *)0)->num_ranks),
                  _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "send_peers", offsetof(reshard_shm_options, send_peers),
                   sizeof(((reshard_shm_options *)0)->send_peers),
-                  _CFFI_OP(_CFFI_OP_NOOP, 185) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 190) },
   { "num_send_peers", offsetof(reshard_shm_options, num_send_peers),
                       sizeof(((reshard_shm_options *)0)->num_send_peers),
                       _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "receive_peers", offsetof(reshard_shm_options, receive_peers),
                      sizeof(((reshard_shm_options *)0)->receive_peers),
-                     _CFFI_OP(_CFFI_OP_NOOP, 185) },
+                     _CFFI_OP(_CFFI_OP_NOOP, 190) },
   { "num_receive_peers", offsetof(reshard_shm_options, num_receive_peers),
                          sizeof(((reshard_shm_options *)0)->num_receive_peers),
                          _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "slot_bytes", offsetof(reshard_shm_options, slot_bytes),
                   sizeof(((reshard_shm_options *)0)->slot_bytes),
-                  _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "slots_per_ring", offsetof(reshard_shm_options, slots_per_ring),
                       sizeof(((reshard_shm_options *)0)->slots_per_ring),
                       _CFFI_OP(_CFFI_OP_NOOP, 1) },
@@ -3755,63 +3810,63 @@ static const struct _cffi_field_s _cffi_fields[] = {
 };
 
 static const struct _cffi_struct_union_s _cffi_struct_unions[] = {
-  { "reshard_communicator", 186, _CFFI_F_OPAQUE,
+  { "reshard_communicator", 191, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "reshard_cuda", 187, _CFFI_F_OPAQUE,
+  { "reshard_cuda", 192, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "reshard_kernels", 188, _CFFI_F_OPAQUE,
+  { "reshard_kernels", 193, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "reshard_mailbox", 189, _CFFI_F_OPAQUE,
+  { "reshard_mailbox", 194, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "reshard_mailbox_call", 190, _CFFI_F_CHECK_FIELDS,
+  { "reshard_mailbox_call", 195, _CFFI_F_CHECK_FIELDS,
     sizeof(reshard_mailbox_call), offsetof(struct _cffi_align__reshard_mailbox_call, y), 0, 8 },
-  { "reshard_mailbox_site", 191, _CFFI_F_CHECK_FIELDS,
+  { "reshard_mailbox_site", 196, _CFFI_F_CHECK_FIELDS,
     sizeof(reshard_mailbox_site), offsetof(struct _cffi_align__reshard_mailbox_site, y), 8, 8 },
-  { "reshard_nccl", 192, _CFFI_F_OPAQUE,
+  { "reshard_nccl", 197, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "reshard_nccl_options", 193, _CFFI_F_CHECK_FIELDS,
+  { "reshard_nccl_options", 198, _CFFI_F_CHECK_FIELDS,
     sizeof(reshard_nccl_options), offsetof(struct _cffi_align__reshard_nccl_options, y), 16, 12 },
-  { "reshard_program", 194, _CFFI_F_OPAQUE,
+  { "reshard_program", 199, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "reshard_program_info", 195, _CFFI_F_CHECK_FIELDS,
+  { "reshard_program_info", 200, _CFFI_F_CHECK_FIELDS,
     sizeof(reshard_program_info), offsetof(struct _cffi_align__reshard_program_info, y), 28, 8 },
-  { "reshard_program_tables", 196, _CFFI_F_CHECK_FIELDS,
-    sizeof(reshard_program_tables), offsetof(struct _cffi_align__reshard_program_tables, y), 36, 18 },
-  { "reshard_rounds_info", 197, _CFFI_F_CHECK_FIELDS,
-    sizeof(reshard_rounds_info), offsetof(struct _cffi_align__reshard_rounds_info, y), 54, 5 },
-  { "reshard_run_options", 198, _CFFI_F_CHECK_FIELDS,
-    sizeof(reshard_run_options), offsetof(struct _cffi_align__reshard_run_options, y), 59, 7 },
-  { "reshard_run_stats", 199, _CFFI_F_CHECK_FIELDS,
-    sizeof(reshard_run_stats), offsetof(struct _cffi_align__reshard_run_stats, y), 66, 10 },
-  { "reshard_shm_options", 200, _CFFI_F_CHECK_FIELDS,
-    sizeof(reshard_shm_options), offsetof(struct _cffi_align__reshard_shm_options, y), 76, 15 },
+  { "reshard_program_tables", 201, _CFFI_F_CHECK_FIELDS,
+    sizeof(reshard_program_tables), offsetof(struct _cffi_align__reshard_program_tables, y), 36, 22 },
+  { "reshard_rounds_info", 202, _CFFI_F_CHECK_FIELDS,
+    sizeof(reshard_rounds_info), offsetof(struct _cffi_align__reshard_rounds_info, y), 58, 5 },
+  { "reshard_run_options", 203, _CFFI_F_CHECK_FIELDS,
+    sizeof(reshard_run_options), offsetof(struct _cffi_align__reshard_run_options, y), 63, 7 },
+  { "reshard_run_stats", 204, _CFFI_F_CHECK_FIELDS,
+    sizeof(reshard_run_stats), offsetof(struct _cffi_align__reshard_run_stats, y), 70, 10 },
+  { "reshard_shm_options", 205, _CFFI_F_CHECK_FIELDS,
+    sizeof(reshard_shm_options), offsetof(struct _cffi_align__reshard_shm_options, y), 80, 15 },
 };
 
 static const struct _cffi_enum_s _cffi_enums[] = {
-  { "$1", 183, _cffi_prim_int(4, 0),
+  { "$1", 188, _cffi_prim_int(4, 0),
     "RESHARD_STATUS_OK,RESHARD_STATUS_INVALID_ARGUMENT,RESHARD_STATUS_UNSUPPORTED,RESHARD_STATUS_OUT_OF_MEMORY,"
     "RESHARD_STATUS_SYSTEM,RESHARD_STATUS_TIMEOUT,RESHARD_STATUS_PEER_LOST,RESHARD_STATUS_ABORTED,RESHARD_STATUS_PROTOCOL,"
     "RESHARD_STATUS_INVALID_STATE,RESHARD_STATUS_IN_PROGRESS,RESHARD_STATUS_INTERNAL" },
-  { "$2", 184, _cffi_prim_int(4, 0),
+  { "$2", 189, _cffi_prim_int(4, 0),
     "RESHARD_NCCL_ID_BYTES" },
 };
 
 static const struct _cffi_typename_s _cffi_typenames[] = {
-  { "reshard_communicator", 186 },
-  { "reshard_cuda", 187 },
-  { "reshard_kernels", 188 },
-  { "reshard_mailbox", 189 },
-  { "reshard_mailbox_call", 190 },
-  { "reshard_mailbox_site", 191 },
-  { "reshard_nccl", 192 },
-  { "reshard_nccl_options", 193 },
-  { "reshard_program", 194 },
-  { "reshard_program_info", 195 },
-  { "reshard_program_tables", 196 },
-  { "reshard_rounds_info", 197 },
-  { "reshard_run_options", 198 },
-  { "reshard_run_stats", 199 },
-  { "reshard_shm_options", 200 },
+  { "reshard_communicator", 191 },
+  { "reshard_cuda", 192 },
+  { "reshard_kernels", 193 },
+  { "reshard_mailbox", 194 },
+  { "reshard_mailbox_call", 195 },
+  { "reshard_mailbox_site", 196 },
+  { "reshard_nccl", 197 },
+  { "reshard_nccl_options", 198 },
+  { "reshard_program", 199 },
+  { "reshard_program_info", 200 },
+  { "reshard_program_tables", 201 },
+  { "reshard_rounds_info", 202 },
+  { "reshard_run_options", 203 },
+  { "reshard_run_stats", 204 },
+  { "reshard_shm_options", 205 },
   { "reshard_status", 1 },
 };
 
@@ -3827,7 +3882,7 @@ static const struct _cffi_type_context_s _cffi_type_context = {
   2,  /* num_enums */
   16,  /* num_typenames */
   NULL,  /* no includes */
-  205,  /* num_types */
+  210,  /* num_types */
   0,  /* flags */
 };
 
