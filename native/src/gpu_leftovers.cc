@@ -25,7 +25,7 @@ struct Leftover {
 
 // Never destroyed: at the end of a process the GPU may not be idle yet.
 struct Leftovers {
-  std::mutex mutex;  // guards the rest; CUDA is called under it, but nothing of this library
+  std::mutex mutex;  // guards the rest; is_idle is called under it, which takes no lock of ours
   std::vector<Leftover> kept;
 };
 

@@ -23,6 +23,14 @@ enum class MoveKind { kPack, kUnpack };
 enum class Role { kPack = 0, kNetwork = 1, kDomain = 2, kUnpack = 3 };
 constexpr int kNumRoles = 4;
 
+// What came of one call to queue something that may be long.
+enum class Queued {
+  kNothing,  // the stream is full
+  kPart,     // a part, so that the caller can look at the clock
+  kAll,
+};
+constexpr std::int64_t kMostPerCall = 256;  // copies, fills or launches
+
 // How far a batch is queued.
 struct BatchCursor {
   std::size_t item = 0;   // launch, or box
@@ -46,11 +54,10 @@ class GpuMover {
   // What was given for a buffer of the program.
   virtual CudaAddress address_of(std::uint32_t buffer) const = 0;
 
-  // Queues what the stream of a role has room for of a batch, from `cursor` on, which it moves;
-  // returns whether that was the rest. `staging` is the memory that Move::offset counts from where
-  // place is kStaging.
-  virtual bool run(std::size_t batch, CudaAddress staging, Role role, BoundedStream& stream,
-                   BatchCursor& cursor) = 0;
+  // Goes on with queueing a batch on the stream of a role, from `cursor` on, which it moves.
+  // `staging` is the memory that Move::offset counts from where place is kStaging.
+  virtual Queued run(std::size_t batch, CudaAddress staging, Role role, BoundedStream& stream,
+                     BatchCursor& cursor) = 0;
 
   // Device memory that it holds besides the staging memory.
   virtual std::size_t nbytes() const = 0;

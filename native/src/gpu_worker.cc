@@ -81,7 +81,7 @@ void GpuWorker::begin(const std::vector<CudaAddress>& addresses, CudaStream call
   }
 }
 
-bool GpuWorker::fill_zero(const ZeroRegion& region, CudaAddress base) {
+Queued GpuWorker::fill_zero(const ZeroRegion& region, CudaAddress base) {
   const GpuDevice::Scope scope(device());
   StridedBox box = region.box;
   std::int64_t width = region.element_size;
@@ -92,9 +92,13 @@ bool GpuWorker::fill_zero(const ZeroRegion& region, CudaAddress base) {
   const bool has_rows = stride >= width && stride <= most;
   const std::int64_t rows = has_rows ? box.size[--box.ndim] : 1;
   const std::int64_t per_index = (width + most - 1) / most;
+  std::int64_t num_queued = 0;
   for (const std::int64_t count = num_elements(box) * per_index; cursor_.copy < count;
-       ++cursor_.copy) {
-    if (!bounded(Role::kUnpack).has_room()) return false;
+       ++cursor_.copy, ++num_queued) {
+    if (num_queued == kMostPerCall) return Queued::kPart;
+    if (!bounded(Role::kUnpack).has_room()) {
+      return num_queued == 0 ? Queued::kNothing : Queued::kPart;
+    }
     const std::int64_t done = cursor_.copy % per_index * most;
     std::int64_t offset = region.offset_bytes + done;
     std::int64_t rest = cursor_.copy / per_index;
@@ -106,7 +110,7 @@ bool GpuWorker::fill_zero(const ZeroRegion& region, CudaAddress base) {
     fill_rows(base + static_cast<CudaAddress>(offset), part, rows, has_rows ? stride : part);
   }
   cursor_ = {};
-  return true;
+  return Queued::kAll;
 }
 
 void GpuWorker::fill_rows(CudaAddress first, std::int64_t width, std::int64_t rows,
@@ -128,33 +132,37 @@ CudaAddress GpuWorker::half(std::size_t slot) const {
 
 bool GpuWorker::begin_stage() { return !std::exchange(is_in_stage_, true); }
 
-bool GpuWorker::end_stage() {
+Queued GpuWorker::end_stage() {
   is_in_stage_ = false;
   num_run_ = 0;
-  return true;
+  return Queued::kAll;
 }
 
-bool GpuWorker::run(std::size_t number, std::size_t batch, std::size_t slot, Role role) {
-  if (number < num_run_) return true;
-  if (batch != kNone && !mover_->run(batch, half(slot), role, bounded(role), cursor_)) return false;
+Queued GpuWorker::run(std::size_t number, std::size_t batch, std::size_t slot, Role role) {
+  if (number < num_run_) return Queued::kAll;
+  if (batch != kNone) {
+    const Queued queued = mover_->run(batch, half(slot), role, bounded(role), cursor_);
+    if (queued != Queued::kAll) return queued;
+  }
   ++num_run_;
   cursor_ = {};
-  return true;
+  return Queued::kAll;
 }
 
-bool GpuWorker::pack(std::size_t slot) {
+Queued GpuWorker::pack(std::size_t slot) {
   const GpuDevice::Scope scope(device());
   if (begin_stage()) {
     // Whatever was in this half has left it by then, and the half is everybody's when packed.
     hold_up(Role::kPack, kUnpacked, slot, 2);
     hold_up(Role::kPack, kDomainOver, slot, 2);
   }
-  if (!run(0, batches_[slot].packs[kNetwork], slot, Role::kPack)) return false;
+  const Queued queued = run(0, batches_[slot].packs[kNetwork], slot, Role::kPack);
+  if (queued != Queued::kAll) return queued;
   mark(kPacked, slot).record(stream(Role::kPack));
   return end_stage();
 }
 
-bool GpuWorker::begin_exchange(Channel channel, std::size_t slot) {
+Queued GpuWorker::begin_exchange(Channel channel, std::size_t slot) {
   const GpuDevice::Scope scope(device());
   const Role role = role_of(channel);
   const int number = static_cast<int>(channel);
@@ -167,8 +175,9 @@ bool GpuWorker::begin_exchange(Channel channel, std::size_t slot) {
   }
   // What the network takes was packed before.
   const std::size_t packs = channel == Channel::kDomain ? batches_[slot].packs[number] : kNone;
-  if (!run(0, packs, slot, role)) return false;
-  if (!run(1, batches_[slot].relays[number], slot, role)) return false;
+  Queued queued = run(0, packs, slot, role);
+  if (queued == Queued::kAll) queued = run(1, batches_[slot].relays[number], slot, role);
+  if (queued != Queued::kAll) return queued;
   return end_stage();
 }
 
@@ -202,21 +211,23 @@ void GpuWorker::add_peers(std::size_t slot, std::set<std::int64_t>& peers) const
   }
 }
 
-bool GpuWorker::end_exchange(Channel channel, std::size_t slot) {
+Queued GpuWorker::end_exchange(Channel channel, std::size_t slot) {
   const GpuDevice::Scope scope(device());
   const Role role = role_of(channel);
   const int number = static_cast<int>(channel);
   // What the network brought is unpacked on a stream of its own.
   const std::size_t unpacks = channel == Channel::kDomain ? batches_[slot].unpacks[number] : kNone;
-  if (!run(0, unpacks, slot, role)) return false;
+  const Queued queued = run(0, unpacks, slot, role);
+  if (queued != Queued::kAll) return queued;
   mark(channel == Channel::kDomain ? kDomainOver : kExchanged, slot).record(stream(role));
   return end_stage();
 }
 
-bool GpuWorker::unpack(std::size_t slot) {
+Queued GpuWorker::unpack(std::size_t slot) {
   const GpuDevice::Scope scope(device());
   if (begin_stage()) hold_up(Role::kUnpack, kExchanged, slot, 0);
-  if (!run(0, batches_[slot].unpacks[kNetwork], slot, Role::kUnpack)) return false;
+  const Queued queued = run(0, batches_[slot].unpacks[kNetwork], slot, Role::kUnpack);
+  if (queued != Queued::kAll) return queued;
   mark(kUnpacked, slot).record(stream(Role::kUnpack));
   return end_stage();
 }

@@ -5,8 +5,8 @@
 //   domain stream   slot s: pack, exchange, unpack inside the domain, when slot s - 1 has arrived
 //   unpack stream   slot s: what the network brought
 //
-// Nothing here waits on the host: where a stream is full, a stage says that it has to be gone on
-// with.
+// Nothing here waits on the host: where a stream is full, or a stage is long, it says that it has
+// to be gone on with.
 #ifndef RESHARD_NATIVE_SRC_GPU_WORKER_H_
 #define RESHARD_NATIVE_SRC_GPU_WORKER_H_
 
@@ -43,22 +43,23 @@ class GpuWorker {
   // Queues a new run after what the caller's stream has by now.
   void begin(const std::vector<CudaAddress>& addresses, CudaStream caller);
 
-  // What follows is done in stages, one at a time; each is called again until it returns true.
+  // What follows is done in stages, one at a time; each is called again until it returns
+  // kAll.
 
   // Zero-fills a region of one of this device's buffers.
-  bool fill_zero(const ZeroRegion& region, CudaAddress base);
+  Queued fill_zero(const ZeroRegion& region, CudaAddress base);
 
   // The stages of a slot, in the order in which they are called; `slot` counts this process's
   // slots.
-  bool pack(std::size_t slot);
-  bool begin_exchange(Channel channel, std::size_t slot);
+  Queued pack(std::size_t slot);
+  Queued begin_exchange(Channel channel, std::size_t slot);
   // Whether messages of a group may be added.
   bool has_room(Channel channel) const;
   // Adds the messages of the group with a number, if there is one.
   void add_messages(Channel channel, std::size_t slot, std::int64_t number,
                     std::vector<GroupMessage>& messages) const;
-  bool end_exchange(Channel channel, std::size_t slot);
-  bool unpack(std::size_t slot);
+  Queued end_exchange(Channel channel, std::size_t slot);
+  Queued unpack(std::size_t slot);
 
   // Whether all work of a slot, and of those before it, is over.
   bool is_over(std::size_t slot) const;
@@ -67,8 +68,8 @@ class GpuWorker {
   void end();
   bool is_finished() const;
 
-  // Marks the end of all that was queued, for clearing up after a failure, and makes the caller's
-  // stream wait for it: what the caller queues next must not be overwritten by what is left. Then
+  // Marks the end of all that is queued by now, for clearing up after a failure, and makes the
+  // caller's stream wait for it: what the caller queues next must not be overwritten by that. Then
   // says whether it is reached. Neither throws.
   void mark_rest() noexcept;
   // The caller's stream may be gone from now on.
@@ -102,9 +103,9 @@ class GpuWorker {
   BoundedStream& bounded(Role role) const { return *streams_[static_cast<int>(role)]; }
   // Whether a stage is called for the first time; and its end.
   bool begin_stage();
-  bool end_stage();
-  // Goes on with batch `number` of the current stage; returns whether all of it is queued.
-  bool run(std::size_t number, std::size_t batch, std::size_t slot, Role role);
+  Queued end_stage();
+  // Goes on with batch `number` of the current stage.
+  Queued run(std::size_t number, std::size_t batch, std::size_t slot, Role role);
   void fill_rows(CudaAddress first, std::int64_t width, std::int64_t rows, std::int64_t pitch);
   CudaAddress half(std::size_t slot) const;
   void add_batches();

@@ -75,14 +75,16 @@ class KernelMover final : public GpuMover {
 
   CudaAddress address_of(std::uint32_t buffer) const override { return addresses_[buffer]; }
 
-  bool run(std::size_t batch, CudaAddress staging, Role role, BoundedStream& stream,
-           BatchCursor& cursor) override {
+  Queued run(std::size_t batch, CudaAddress staging, Role role, BoundedStream& stream,
+             BatchCursor& cursor) override {
     const Batch& what = batches_[batch];
+    std::int64_t num_queued = 0;
     const CudaAddress table =
         table_memory_.address() + static_cast<CudaAddress>(role) * kTableBytes;
     const CudaFunction function = what.kind == MoveKind::kPack ? pack_ : unpack_;
     for (; cursor.item < what.num_launches; ++cursor.item) {
-      if (!stream.has_room()) return false;
+      if (num_queued == kMostPerCall) return Queued::kPart;
+      if (!stream.has_room()) return num_queued == 0 ? Queued::kNothing : Queued::kPart;
       const Launch& launch = launches_[what.first_launch + cursor.item];
       const std::byte* words = pinned_words_->data() + launch.first_word * sizeof(std::uint64_t);
       device_.check(device_.cuda().MemcpyHtoDAsync(
@@ -91,8 +93,9 @@ class KernelMover final : public GpuMover {
       module_.launch(function, table, address_memory_.address(), staging, launch.num_moves,
                      launch.num_tiles, stream.next());
       ++num_launches_;
+      ++num_queued;
     }
-    return true;
+    return Queued::kAll;
   }
 
   std::size_t nbytes() const override { return table_memory_.nbytes() + address_memory_.nbytes(); }

@@ -55,18 +55,21 @@ class PlainMover final : public GpuMover {
     addresses_ = addresses;
   }
 
-  bool run(std::size_t batch, CudaAddress staging, Role /*role*/, BoundedStream& stream,
-           BatchCursor& cursor) override {
+  Queued run(std::size_t batch, CudaAddress staging, Role /*role*/, BoundedStream& stream,
+             BatchCursor& cursor) override {
     const Batch& what = batches_[batch];
+    std::int64_t num_queued = 0;
     for (; cursor.item < what.boxes.size(); ++cursor.item, cursor.copy = 0) {
       const CopyBox& box = what.boxes[cursor.item];
       const CudaAddress dense = box.place == kStaging ? staging : addresses_[box.place];
       for (; cursor.copy < box.count; ++cursor.copy) {
-        if (!stream.has_room()) return false;
+        if (num_queued == kMostPerCall) return Queued::kPart;
+        if (!stream.has_room()) return num_queued == 0 ? Queued::kNothing : Queued::kPart;
         queue_copy(what.kind, box, cursor.copy, dense, stream);
+        ++num_queued;
       }
     }
-    return true;
+    return Queued::kAll;
   }
 
   CudaAddress address_of(std::uint32_t buffer) const override { return addresses_[buffer]; }

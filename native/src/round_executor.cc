@@ -132,6 +132,8 @@ std::size_t RoundExecutor::worker_of(std::uint32_t buffer) const {
 bool RoundExecutor::run_slice(std::int64_t slice_ns) {
   const std::int64_t begin = monotonic_ns();
   for (;;) {
+    // What an end of the communicators cut short would look as if it were over.
+    if (!transport_->is_connected()) transport_->check();
     const bool moved = step();
     const std::int64_t now = monotonic_ns();
     if (!moved && is_over()) {
@@ -188,61 +190,61 @@ bool RoundExecutor::all_over(std::size_t slot) const {
                      [slot](const auto& worker) { return worker->is_over(slot); });
 }
 
-// Returns whether it got on, which it does not where a stream is full.
+// Goes on with one region; returns whether it got on, which it does not where a stream is full.
 bool RoundExecutor::fill_zeros() {
-  while (next_zero_ < program_.zero_regions.size()) {
-    const ZeroRegion& region = program_.zero_regions[next_zero_];
-    GpuWorker& worker = *workers_[worker_of(region.buffer)];
-    if (!worker.fill_zero(region, addresses_[region.buffer])) return false;
-    ++next_zero_;
+  if (next_zero_ == program_.zero_regions.size()) {
+    step_ = Step::kPack;
+    return true;
   }
-  step_ = Step::kPack;
-  return true;
+  const ZeroRegion& region = program_.zero_regions[next_zero_];
+  GpuWorker& worker = *workers_[worker_of(region.buffer)];
+  const Queued queued = worker.fill_zero(region, addresses_[region.buffer]);
+  if (queued == Queued::kAll) ++next_zero_;
+  return queued != Queued::kNothing;
 }
 
 template <typename Stage>
-bool RoundExecutor::all_did(const Stage& stage) {
+Queued RoundExecutor::run_stage(const Stage& stage) {
   for (; next_worker_ < workers_.size(); ++next_worker_) {
-    if (!stage(*workers_[next_worker_])) return false;
+    const Queued queued = stage(*workers_[next_worker_]);
+    if (queued != Queued::kAll) return queued;
   }
   next_worker_ = 0;
-  return true;
+  return Queued::kAll;
 }
 
 // As fill_zeros.
 bool RoundExecutor::step_slot() {
+  Queued queued = Queued::kAll;
   switch (step_) {
     case Step::kZero:
       break;
     case Step::kPack:
-      if (!all_did([&](GpuWorker& worker) { return worker.pack(slot_); })) return false;
-      enter_channel(Channel::kNetwork);
-      return true;
+      queued = run_stage([&](GpuWorker& worker) { return worker.pack(slot_); });
+      if (queued == Queued::kAll) enter_channel(Channel::kNetwork);
+      break;
     case Step::kEnter:
-      if (!all_did([&](GpuWorker& worker) { return worker.begin_exchange(channel_, slot_); })) {
-        return false;
-      }
-      number_groups();
-      return true;
+      queued = run_stage([&](GpuWorker& worker) { return worker.begin_exchange(channel_, slot_); });
+      if (queued == Queued::kAll) number_groups();
+      break;
     case Step::kExchange:
       return post_next_group();
     case Step::kPosted:
       if (!transport_->is_posted(channel_)) return false;
       step_ = Step::kExchange;
-      return true;
+      break;
     case Step::kLeave:
-      if (!all_did([&](GpuWorker& worker) { return worker.end_exchange(channel_, slot_); })) {
-        return false;
-      }
-      leave_channel();
-      return true;
+      queued = run_stage([&](GpuWorker& worker) { return worker.end_exchange(channel_, slot_); });
+      if (queued == Queued::kAll) leave_channel();
+      break;
     case Step::kUnpack:
-      if (!all_did([&](GpuWorker& worker) { return worker.unpack(slot_); })) return false;
+      queued = run_stage([&](GpuWorker& worker) { return worker.unpack(slot_); });
+      if (queued != Queued::kAll) break;
       ++slot_;
       step_ = Step::kPack;
-      return true;
+      break;
   }
-  return false;
+  return queued != Queued::kNothing;
 }
 
 void RoundExecutor::enter_channel(Channel channel) {

@@ -45,9 +45,9 @@ class RoundExecutor final : public Executor {
   void number_groups();
   bool post_next_group();
   void leave_channel();
-  // Goes on with a stage of each worker, which returns whether it is over; and whether all are.
+  // Goes on with a stage of each worker.
   template <typename Stage>
-  bool all_did(const Stage& stage);
+  Queued run_stage(const Stage& stage);
   bool all_over(std::size_t slot) const;
   CudaStream caller_stream(std::size_t worker) const;
   [[noreturn]] void throw_timeout() const;

@@ -89,6 +89,37 @@ TEST(streams_stay_until_an_abort_that_was_left_behind_is_over) {
   team.check_can_go_on();
 }
 
+// As by a caller that gives up on its own: what the end cuts short is not taken for done.
+TEST(a_run_whose_communicator_is_closed_under_it_fails_and_keeps_its_streams) {
+  Team team(true, false, 1);
+  team.open();
+  team.connect();
+  ncclDoubleInject("abort_ms", 3000);
+  ncclDoubleInject("hang_group", 2);
+  std::atomic<std::size_t> num_closed{0};
+  for (const Outcome& each : on_threads(team.size(), [&](std::size_t i) {
+         team[i].begin(1, 20 * kSecond);
+         for (int k = 0; k < 10; ++k) {
+           CHECK_TRUE(!team[i].executor().progress(5 * kMillisecond));
+         }
+         ++num_closed;
+         CHECK_TRUE(becomes([&] { return num_closed >= team.size(); }));
+         team[i].transport()->close();
+         ++num_closed;
+         CHECK_TRUE(becomes([&] { return num_closed >= 2 * team.size(); }));
+         team[i].finish();
+       })) {
+    CHECK_EQ(each.code, StatusCode::kInvalidState);
+    CHECK_CONTAINS(each.text, "used after it was closed");
+  }
+  const long long num_streams = cudaDoubleGet("streams", -1);
+  CHECK_TRUE(free_leftovers() > 0);
+  CHECK_EQ(cudaDoubleGet("streams", -1), num_streams);
+  CHECK_TRUE(becomes([] { return ncclDoubleGet("communicators") == 0; }, 15000));
+  CHECK_TRUE(becomes([] { return free_leftovers() == 0; }));
+  team.check_can_go_on();
+}
+
 // NCCL writes the communicator of a split, or null, to its place when the split ends, however that
 // is: after the abort that was left behind, and after the transport.
 TEST(a_split_whose_abort_takes_long_writes_to_memory_that_is_still_there) {

@@ -94,6 +94,78 @@ TEST(a_run_whose_stream_is_full_returns_after_its_slice) {
   both.close();
 }
 
+// One call of progress may not go on for as long as there is room: copies by the driver may be
+// millions, and who drives a run looks at the clock and at signals between calls.
+TEST(a_call_queues_no_more_than_a_stage_may) {
+  cudaDoubleSetDelay(1, 0);
+  Member both(many_tensors(3000, 5), {0, 1}, false, 2);
+  both.open(nccl()->make_id(), {0, 1});
+  both.connect();
+  both.begin(1, 60 * kSecond);
+  long long before = cudaDoubleGet("copies", -1);
+  long long most = 0;
+  for (bool is_over = false; !is_over;) {
+    is_over = both.executor().progress(1);
+    const long long now = cudaDoubleGet("copies", -1);
+    most = std::max(most, now - before);
+    before = now;
+  }
+  CHECK_TRUE(most > 0);
+  CHECK_TRUE(most <= 2 * reshard::kMostPerCall);  // of both ranks
+  both.process().check(1);
+  both.close();
+}
+
+TEST(zeros_that_a_full_stream_holds_up_are_filled_once_and_all) {
+  RoundCase what = many_tensors(1500, 5);
+  what.padding = 3;
+  Member both(what, {0, 1}, true, 2);
+  both.open(nccl()->make_id(), {0, 1});
+  both.connect();
+  {
+    StuckStream stuck(1);
+    both.begin(1, 20 * kSecond, {0, stuck.number()});
+    for (int i = 0; i < 20; ++i) CHECK_TRUE(!both.executor().progress(5 * kMillisecond));
+    stuck.go_on();
+    both.finish();
+    both.process().check(1);
+    CHECK_TRUE(stuck.finish());
+  }
+  both.close();
+}
+
+// 1 passes on to 2 what 0 gave it, and 2 to 3, in two domains.
+TEST(stages_of_relays_go_on_where_a_full_stream_left_them) {
+  cudaDoubleSetDelay(1, 20);
+  RoundCase what;
+  for (std::int64_t t = 0; t < 1200; ++t) {
+    what.tensors.push_back({5, kU8, {0, 1, 1}});
+    for (std::int64_t hop = 0; hop < 3; ++hop) {
+      what.handovers.push_back({t, (t + hop) % 4, (t + hop + 1) % 4, hop});
+    }
+  }
+  run_case(what, 4, 2, 2, false, true);
+  run_case(what, 4, 1, 2, false, true);
+}
+
+TEST(a_run_after_one_that_ended_in_the_middle_of_a_stage_is_whole) {
+  Member both(many_tensors(1500, 5), {0, 1}, false, 2);
+  both.open(nccl()->make_id(), {0, 1});
+  both.connect();
+  {
+    StuckStream stuck(1);
+    both.begin(1, kLimit, {0, stuck.number()});
+    CHECK_TRUE(error_of([&] { both.finish(); }).code() == StatusCode::kTimeout);
+    CHECK_TRUE(stuck.finish());
+    CHECK_EQ(cudaDoubleDrain(5000), 0);
+  }
+  both.close();
+  both.open(nccl()->make_id(), {0, 1});
+  both.connect();
+  both.run(2);
+  both.close();
+}
+
 TEST(a_stream_that_stays_full_ends_the_run_at_its_deadline) {
   cudaDoubleSetDelay(1, 0);
   const RoundCase what = many_tensors(1500, 5);

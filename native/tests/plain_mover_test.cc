@@ -72,7 +72,8 @@ std::size_t run(MoveCase& test, MoveKind kind, Memory& message, bool is_staging,
     mover->set_addresses(addresses, stream.get());
     const reshard::CudaAddress staging = is_staging ? address_of(message) : 0;
     reshard::BatchCursor cursor;
-    while (!mover->run(batch, staging, reshard::Role::kPack, stream, cursor)) {
+    while (mover->run(batch, staging, reshard::Role::kPack, stream, cursor) !=
+           reshard::Queued::kAll) {
       std::this_thread::yield();
     }
     CHECK(cudaDoubleDrain(60000) == 0, "copies go on and on");

@@ -232,3 +232,14 @@ def test_the_ranks_of_one_process_share_what_a_group_takes(num_local):
     if num_local <= MAX_GROUP_OPERATIONS // 2:
         assert max(groups.values()) <= MAX_GROUP_OPERATIONS
         assert max(groups.values()) * pace.messages_per_pair <= MAX_GROUP_MESSAGES
+
+
+def test_peers_behind_and_ahead_share_a_group_however_many_there_are():
+    """Of a ring: no number of groups parts what a rank sends ahead from what it gets from behind."""
+    shards = (Shard(0),)
+    src = Layout(Mesh(("ring",), (4,), (0, 1, 2, 3)), shards)
+    dst = Layout(Mesh(("ring",), (4,), (1, 2, 3, 0)), shards)
+    plan = make_plan(*([TensorSpec("w", (8, 8), "float32", layout)] for layout in (src, dst)))
+    plans = [plan.rank_plan(rank) for rank in range(4)]
+    pace = pace_of_all(plans, Spans(plan.planner.kinds), 1 << 20, num_local=300)
+    assert (pace.num_groups, pace.messages_per_pair) == (1, 1)

@@ -272,15 +272,15 @@ void NcclTransport::abort(const Error& reason) {
 }
 
 std::function<bool()> NcclTransport::stop() {
-  const std::shared_ptr<NcclCommunicators> all = communicators_;
   end(NcclCommunicators::Ending::kAbort);
-  return [all] { return all->are_ended(); };
+  return [all = ended_] { return all->are_ended(); };
 }
 
 void NcclTransport::end(NcclCommunicators::Ending how) {
-  stage_ = Stage::kOver;
-  const auto fresh = std::make_shared<NcclCommunicators>(setup_.api, setup_.ranks);
-  NcclCommunicators::end(std::exchange(communicators_, fresh), how);
+  if (stage_.exchange(Stage::kOver) == Stage::kOver) return;
+  ended_ = communicators_;
+  communicators_ = std::make_shared<NcclCommunicators>(setup_.api, setup_.ranks);
+  NcclCommunicators::end(ended_, how);
 }
 
 void NcclTransport::close() {

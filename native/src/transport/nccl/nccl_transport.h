@@ -72,9 +72,10 @@ class NcclTransport final : public GroupTransport {
   bool are_settled(const std::vector<NcclComm>& communicators, const char* what) const;
 
   const NcclSetup setup_;
-  std::vector<std::int64_t> domain_sizes_;    // of the domain of each member
-  std::vector<std::int64_t> domain_numbers_;  // of each member inside its domain
-  std::shared_ptr<NcclCommunicators> communicators_;
+  std::vector<std::int64_t> domain_sizes_;            // of the domain of each member
+  std::vector<std::int64_t> domain_numbers_;          // of each member inside its domain
+  std::shared_ptr<NcclCommunicators> communicators_;  // none any more from the end on
+  std::shared_ptr<NcclCommunicators> ended_;          // whose end may still be under way
   std::atomic<Stage> stage_{Stage::kNew};
   std::int64_t connect_start_ns_ = 0;
   std::mutex mutex_;
