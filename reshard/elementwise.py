@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from reshard.errors import LayoutError
 
 __all__ = ["Change", "Elementwise", "change_of"]
 
-Values = Any
-"""One number, or an array of float64; what is returned is of the same kind."""
+Values: TypeAlias = Any
+"""One float, or an array of float64 of any library; what is returned is the same."""
 
 
 @dataclass(frozen=True, slots=True, init=False)

@@ -9,9 +9,9 @@
 #include <limits>
 #include <stdexcept>
 
-#include "cast_oracle.h"
 #include "check.h"
 #include "cpu_features.h"
+#include "float_oracle.h"
 #include "memory_case.h"
 #include "pack.h"
 
@@ -26,6 +26,8 @@ using reshard_test::MemoryCase;
 using reshard_test::offset_of;
 using reshard_test::Random;
 using reshard_test::random_box;
+using namespace float_oracle;
+using Bytes = std::vector<std::byte>;
 
 // Source bits: all of the narrow types; for the wide ones random bits and, around every value of
 // every narrower type, the value, its neighbours and the half-way points with theirs.

@@ -1,9 +1,9 @@
-// Changes of values inside pack and unpack, one element after the other by an oracle.
+// Changes of values inside pack and unpack, against one element after the other, and against the
+// arithmetic of models.
+#include <cstring>
 
-#include <string>
-
-#include "cast_oracle.h"
 #include "check.h"
+#include "float_oracle.h"
 #include "memory_case.h"
 #include "pack.h"
 
@@ -14,6 +14,8 @@ using reshard_test::MemoryCase;
 using reshard_test::offset_of;
 using reshard_test::Random;
 using reshard_test::random_box;
+using namespace float_oracle;
+using Bytes = std::vector<std::byte>;
 
 Affine random_affine(Random& random) {
   Affine affine;
@@ -113,12 +115,13 @@ void test_one_step_is_float32_arithmetic(Random& random) {
   }
 }
 
-// The oracle must tell a step that is not rounded.
-void test_negative_control() {
+// The oracle must tell steps that are rounded from ones that are not.
+void test_negative_controls() {
   Affine affine;
   affine.source = {3.0, 1.0, 0x1p-60};
   affine.destination = {7.0, 1.0, 1.0};
   CHECK(affine_oracle(1.0 / 3.0, affine) == 0.0, "each step is rounded");
+  CHECK(affine_oracle(1.0, affine) != 0.0, "and followed");
 }
 
 }  // namespace
@@ -126,7 +129,7 @@ void test_negative_control() {
 
 int main(int argc, char** argv) {
   reshard_test::Random random(reshard_test::start(argc, argv));
-  reshard::test_negative_control();
+  reshard::test_negative_controls();
   reshard::test_affine(random, 900);
   reshard::test_one_step_is_float32_arithmetic(random);
   return reshard_test::finish();

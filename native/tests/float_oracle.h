@@ -1,21 +1,17 @@
-// What casts should give: decodes and rounds in float64 arithmetic, so it shares no bit trick with
-// the code.
-#ifndef RESHARD_NATIVE_TESTS_CAST_ORACLE_H_
-#define RESHARD_NATIVE_TESTS_CAST_ORACLE_H_
+// The values of floats and the rounding of casts, by definition: in float64 arithmetic, so that the
+// oracle shares no bit trick with the code.
+#ifndef RESHARD_NATIVE_TESTS_FLOAT_ORACLE_H_
+#define RESHARD_NATIVE_TESTS_FLOAT_ORACLE_H_
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <limits>
-#include <vector>
 
 #include "dtype.h"
 
-namespace reshard {
-
-using Bytes = std::vector<std::byte>;
+namespace reshard::float_oracle {
 
 constexpr DType kFloats[] = {DType::kF16, DType::kBF16,     DType::kF32,
                              DType::kF64, DType::kF8E4M3FN, DType::kF8E5M2};
@@ -93,6 +89,6 @@ inline bool same_value(double a, double b) {
   return a == b && std::signbit(a) == std::signbit(b);
 }
 
-}  // namespace reshard
+}  // namespace reshard::float_oracle
 
-#endif  // RESHARD_NATIVE_TESTS_CAST_ORACLE_H_
+#endif  // RESHARD_NATIVE_TESTS_FLOAT_ORACLE_H_
