@@ -31,12 +31,15 @@ class _End(Protocol):
     def close(self) -> None: ...
 
 
-_open_ends: weakref.WeakSet[_End] = weakref.WeakSet()
+_open_ends: set[_End] = set()
 _process = os.getpid()
 
 
 class InJit:
     """What an end has of its calls inside programs; nothing until the first one is traced.
+
+    From then on the end lives until it is closed: a program that was dispatched may still need it
+    when nobody refers to it any more.
 
     Args:
         end: whose calls they are. Closed when the interpreter exits, if nobody did.
@@ -84,6 +87,7 @@ class InJit:
         self._is_closed = True
         if self._calls is not None:
             self._calls.close()
+            _open_ends.discard(self._alive())
 
     def join(self) -> None:
         """Waits until nothing serves any more. To be called after the end closed."""
@@ -92,13 +96,19 @@ class InJit:
 
     def _open(self) -> JitCalls:
         if self._calls is None:
-            end, serve = self._end(), self._serve()
-            if end is None or serve is None:
+            end, serve = self._alive(), self._serve()
+            if serve is None:
                 raise LayoutError(f"this {self._name} is gone; make a new one.")
             self._calls = JitCalls(self._name, serve)
             _open_ends.add(end)
             _close_at_exit()
         return self._calls
+
+    def _alive(self) -> _End:
+        end = self._end()
+        if end is None:
+            raise LayoutError(f"this {self._name} is gone; make a new one.")
+        return end
 
 
 def traced_version(version: SupportsIndex | jax.Array) -> jax.Array:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import math
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -113,7 +112,8 @@ class JitCalls:
 
     Args:
         name: of the end, for messages and the thread.
-        serve: does the refit of a call. A bound method, which is not kept alive.
+        serve: does the refit of a call. A method of the end: the thread keeps it alive until it is
+            closed, because programs may be under way that nobody can count.
     """
 
     def __init__(self, name: str, serve: Serve) -> None:
@@ -123,14 +123,11 @@ class JitCalls:
         self._lock = threading.Lock()  # guards the list, which several threads may trace into
         self._thread = threading.Thread(
             target=_serve_calls,
-            args=(self._mailbox, self._sites, weakref.WeakMethod(serve)),
+            args=(self._mailbox, self._sites, serve),
             name=f"reshard-{name}-in-jit",
             daemon=True,  # so that an end that nobody closed does not keep the program from ending
         )
         self._thread.start()
-        # Whoever drops an end without closing it: the thread ends, and programs are told.
-        finalizer = weakref.finalize(self, self._mailbox.close, f"this {name} is gone.")
-        finalizer.atexit = False  # the end is closed then
 
     def trace(
         self,
@@ -261,19 +258,17 @@ def _plain(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     return differentiated
 
 
-def _serve_calls(mailbox: Mailbox, sites: list[JitSite], serve: weakref.WeakMethod[Serve]) -> None:
+def _serve_calls(mailbox: Mailbox, sites: list[JitSite], serve: Serve) -> None:
     """Serves until the mailbox is closed, one call after the other."""
     while not mailbox.is_closed:
         taken = mailbox.wait(_SLICE_S)
         if taken is None:
             continue
         with mailbox.answering():
-            _serve_one(taken, sites, serve())
+            _serve_one(taken, sites, serve)
 
 
-def _serve_one(taken: MailboxCall, sites: list[JitSite], serve: Serve | None) -> None:
-    if serve is None:
-        raise LayoutError("the end of this program is gone; make a new one, and trace anew.")
+def _serve_one(taken: MailboxCall, sites: list[JitSite], serve: Serve) -> None:
     site = sites[taken.site]
     call = JitCall(
         site, _buffers(site, taken), _streams(site, taken), taken.versions, taken.timeout_s

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from helpers import jax_patterns
 from helpers.jax_devices import use_cpu_devices
-from helpers.threads import wait_until
 
 use_cpu_devices()
 
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
+from jax._src import dispatch  # noqa: E402
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 
@@ -107,6 +107,13 @@ def moved_from(monkeypatch, end, method):
 
     monkeypatch.setattr(end._end, method, spy)
     return seen
+
+
+@pytest.fixture(autouse=True)
+def no_errors_at_exit():
+    """JAX keeps the error of a program until its devices run another, and repeats it at exit."""
+    yield
+    dispatch.runtime_tokens.clear()
 
 
 @pytest.fixture
@@ -417,7 +424,8 @@ def test_calls_inside_and_outside_of_jit_take_turns(source_of, destination_of, p
         if version % 2:
             source.publish(tree_of(mesh, 2, version), version=version)
         else:
-            publish(tree_of(mesh, 2, version), version)
+            # The end is free for the next call when the program's result is there.
+            jax.block_until_ready(publish(tree_of(mesh, 2, version), version))
         check(refit.result(TIMEOUT_S), version)
     assert plans.count == 1
 
@@ -434,7 +442,8 @@ def test_weights_that_were_described_anew_outside_jit_are_those_of_the_program_a
         if version % 2:
             source.publish(tree_of(other, 2, version), version=version)
         else:
-            publish(tree_of(mesh, 2, version), version)
+            # The end is free for the next call when the program's result is there.
+            jax.block_until_ready(publish(tree_of(mesh, 2, version), version))
         check(refit.result(TIMEOUT_S), version)
 
 
@@ -542,17 +551,33 @@ def test_a_closed_destination_says_so_and_its_thread_ends(source_of, destination
         jax.jit(lambda p: destination.refit_in_jit(p))(params)
 
 
-def test_an_end_that_is_dropped_leaves_no_thread():
+def test_an_end_that_a_program_needs_lives_until_it_is_closed(destination_of, pool):
     mesh = all_devices()
-    source = reshard_jax.Source("tcp://127.0.0.1:0", template_of(mesh, 2), timeout_s=TIMEOUT_S)
-    jax.jit(source.publish_in_jit).lower(tree_of(mesh, 2, 1), 1)
-    source._end.close()
-    seen = weakref.ref(source)
-    del source
+    params = tree_of(mesh, 2, 1)
+
+    def compiled():
+        source = reshard_jax.Source("tcp://127.0.0.1:0", params, timeout_s=TIMEOUT_S)
+        program = jax.jit(lambda p: source.publish_in_jit(p, 1)).lower(params).compile()
+        return program, weakref.ref(source)
+
+    program, seen = compiled()
     jax.clear_caches()
     gc.collect()
+    refit = pool.submit(destination_of(seen(), template_of(engine_mesh(), 3)).refit)
+    assert int(program(params)) == 1
+    check(refit.result(TIMEOUT_S), 1)
+    seen().close()
+    gc.collect()
     assert seen() is None
-    wait_until(lambda: "reshard-source-in-jit" not in [t.name for t in threading.enumerate()])
+    assert "reshard-source-in-jit" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_an_end_without_programs_is_not_kept():
+    source = reshard_jax.Source("tcp://127.0.0.1:0", template_of(all_devices(), 2))
+    seen = weakref.ref(source)
+    source.close()
+    del source
+    assert seen() is None
 
 
 # ---- what is refused while tracing
