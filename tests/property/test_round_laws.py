@@ -235,7 +235,7 @@ def test_the_ranks_of_one_process_share_what_a_group_takes(num_local):
 
 
 def test_peers_behind_and_ahead_share_a_group_however_many_there_are():
-    """Of a ring: no number of groups parts what a rank sends ahead from what it gets from behind."""
+    """No number of groups parts what a rank of a ring sends ahead from what comes from behind."""
     shards = (Shard(0),)
     src = Layout(Mesh(("ring",), (4,), (0, 1, 2, 3)), shards)
     dst = Layout(Mesh(("ring",), (4,), (1, 2, 3, 0)), shards)
