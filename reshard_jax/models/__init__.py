@@ -7,6 +7,6 @@ nothing of the library.
 
 from __future__ import annotations
 
-from reshard_jax.models.tunix import tunix_llama3, tunix_qwen3
+from reshard_jax.models.tunix import tunix_gemma3, tunix_llama3, tunix_qwen3
 
-__all__ = ["tunix_llama3", "tunix_qwen3"]
+__all__ = ["tunix_gemma3", "tunix_llama3", "tunix_qwen3"]
