@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from reshard.box import Box
 from reshard.buffers import Buffer, BufferKey, check_apart, check_buffers, devices_of
 from reshard.dtypes import DType
+from reshard.elementwise import Elementwise
 from reshard.errors import (
     LayoutError,
     NativeLibraryError,
@@ -73,6 +74,7 @@ __all__ = [
     "Casts",
     "DType",
     "Destination",
+    "Elementwise",
     "Exchange",
     "Form",
     "Forms",

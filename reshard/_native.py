@@ -63,6 +63,8 @@ class Program:
         *,
         hops: array[int] | None = None,
         spans: array[int] | None = None,
+        rules: array[float] | None = None,
+        changes: array[int] | None = None,
         num_rounds: int = 0,
         num_groups: int = 1,
         messages_per_pair: int = 1,
@@ -77,11 +79,15 @@ class Program:
             ("extents", extents),
             ("hops", array("q") if hops is None else hops),
             ("spans", array("q") if spans is None else spans),
+            ("changes", array("q") if changes is None else changes),
         ):
             view = _int64_view(name, table)
             borrowed.append(view)
             setattr(tables, name, view)
             setattr(tables, f"{name}_length", len(table))
+        numbers = array("d") if rules is None else rules
+        tables.rules, tables.rules_length = _float64_view("rules", numbers), len(numbers)
+        borrowed.append(tables.rules)
         tables.num_buffers = num_buffers
         tables.chunk_bytes = chunk_bytes
         tables.num_rounds = num_rounds
@@ -215,6 +221,13 @@ def _int64_view(name: str, table: array[int]) -> Any:  # noqa: ANN401
     return _ffi.from_buffer("int64_t[]", table) if len(table) else _ffi.NULL
 
 
+def _float64_view(name: str, table: array[float]) -> Any:  # noqa: ANN401
+    """Returns a cffi pointer to the values of an array of typecode 'd'."""
+    if table.typecode != "d":
+        raise PlanError(f"{name} table: typecode {table.typecode!r} is not 'd'.")
+    return _ffi.from_buffer("double[]", table) if len(table) else _ffi.NULL
+
+
 class Run:
     """A run that was begun.
 
@@ -259,17 +272,20 @@ def fingerprints(
     num_slots: int,
     communicator: Communicator | None = None,
     timeout_s: float = 60.0,
+    *,
+    rules: array[float] | None = None,
 ) -> array[int]:
     """Returns the sums of fingerprints of regions, one per slot (typecode 'Q').
 
     Args:
-        table: rows of 8 + 3 * ndim: slot, buffer, offset in bytes, memory dtype code, stored dtype
-            code, seed (as a signed 64-bit number), ndim, sizes, strides in bytes, index strides,
-            index base.
+        table: rows of 9 + 3 * ndim: slot, buffer, offset in bytes, memory dtype code, stored dtype
+            code, row of `rules` or -1, seed (as a signed 64-bit number), ndim, sizes, strides in
+            bytes, index strides, index base.
         addresses: one address per buffer (typecode 'Q'); the caller answers for what is touched.
         num_slots: how many sums.
         communicator: for memory of GPUs, the one over NCCL that their ranks are in.
         timeout_s: limit for GPUs.
+        rules: by which values change before they are summed up, as a program has them.
 
     Raises:
         UnsupportedError: there are no compiled kernels for the GPUs.
@@ -277,7 +293,9 @@ def fingerprints(
     sums = array("Q", bytes(8 * num_slots))
     pointers = _ffi.cast("void *const *", _ffi.from_buffer("uint64_t[]", addresses))
     regions, out = _int64_view("regions", table), _ffi.from_buffer("uint64_t[]", sums)
-    arguments = regions, len(table), pointers, len(addresses), out, num_slots
+    numbers = array("d") if rules is None else rules
+    given = regions, len(table), _float64_view("rules", numbers), len(numbers)
+    arguments = *given, pointers, len(addresses), out, num_slots
     if communicator is None:
         check(_lib.reshard_fingerprint(*arguments))
     else:

@@ -91,6 +91,11 @@ class DType(enum.IntEnum):
     def __str__(self) -> str:
         return self.name.lower()
 
+    @property
+    def has_casts(self) -> bool:
+        """True for floating-point types whose values can be converted, and so be changed."""
+        return self in _CASTABLE
+
     def can_cast_to(self, other: DType) -> bool:
         """True if values of this type can be converted to `other` (equal types always can)."""
         if self == other:

@@ -79,6 +79,7 @@ class Explanation:
         name: canonical name.
         dims: name and size of each logical dim.
         wire_dtype: what is sent.
+        elementwise: what becomes of a value x that the source stores; None if nothing.
         rank: whose view it is.
         src, dst: what the rank stores on each side.
         moves: what it sends, then what it receives.
@@ -87,6 +88,7 @@ class Explanation:
     name: str
     dims: tuple[tuple[str, int], ...]
     wire_dtype: str
+    elementwise: str | None
     rank: int
     src: Held
     dst: Held
@@ -121,6 +123,7 @@ def explanations(plan: Plan, name: str, rank: int) -> list[Explanation]:
                 pair.name,
                 tuple(zip(space.names, space.shape, strict=True)),
                 str(pair.wire_dtype),
+                None if pair.change is None else str(pair.change),
                 rank,
                 _held(pair.src_side, len(space.shape), rank),
                 _held(pair.dst_side, len(space.shape), rank),

@@ -67,7 +67,7 @@ def kinds_of(pairs: Sequence[TensorPair]) -> list[Kind]:
     kinds: dict[tuple[int, int, int, int], Kind] = {}
     ranks_of = _RanksOfLayouts()
     for number, pair in enumerate(pairs):
-        _, src, dst, geometry, _, rotation = pair
+        _, src, dst, geometry, _, rotation, _ = pair
         key = id(geometry), id(src.layout), id(dst.layout), id(dst.dtype)
         kind = known.get(key)
         if kind is None:

@@ -125,7 +125,14 @@ def lint_names(names: Iterable[str]) -> list[Finding]:
 
 def lint(plan: Plan) -> list[Finding]:
     """Returns what is wrong or odd in a plan, the worst first; plans every rank."""
-    findings = [*_not_held(plan), *_repeated(plan), *_casts(plan), *_mixed(plan), *_padded(plan)]
+    findings = [
+        *_not_held(plan),
+        *_repeated(plan),
+        *_casts(plan),
+        *_changed(plan),
+        *_mixed(plan),
+        *_padded(plan),
+    ]
     if not any(finding.code == "not-held" for finding in findings):
         findings += [
             *_uneven(plan),
@@ -204,6 +211,24 @@ def _casts(plan: Plan) -> Iterator[Finding]:
             "Store both sides alike if that is not wanted."
             if is_narrowing
             else f"the destination widens {counted(number, 'tensor')} that it receives as {src}.",
+        )
+
+
+def _changed(plan: Plan) -> Iterator[Finding]:
+    """Changes of values, by kind of tensor."""
+    changed = [(kind_of_name(pair.name), pair.change) for pair in plan.pairs if pair.change]
+    for (kind, change), number in Counter(changed).items():
+        has_one_rule = change.src.is_identity or change.dst.is_identity
+        yield Finding(
+            "note" if has_one_rule else "warning",
+            "elementwise",
+            kind,
+            f"a value x that the source stores becomes {change} at the destination. Tensors like "
+            f"it: {number}."
+            if has_one_rule
+            else f"both sides have a rule for values, and they differ: a value x that the source "
+            f"stores becomes {change} at the destination. Equal rules cancel; check that both "
+            f"have their constants rounded alike. Tensors like it: {number}.",
         )
 
 

@@ -96,6 +96,8 @@ class LocalProgram:
             chunk_bytes,
             hops=tables.hops,
             spans=tables.spans,
+            rules=tables.rules,
+            changes=tables.changes,
             num_rounds=0 if pace is None else pace.num_rounds,
             num_groups=1 if pace is None else pace.num_groups,
             messages_per_pair=1 if pace is None else pace.messages_per_pair,
@@ -189,7 +191,14 @@ class LocalProgram:
         if table is None or not self._has_sums:
             raise PlanError("this program was bound without `verify`, so it knows no sums.")
         addresses = self._fingerprint_addresses
-        sums = fingerprints(table.rows, addresses, table.num_slots, communicator, timeout_s)
+        sums = fingerprints(
+            table.rows,
+            addresses,
+            table.num_slots,
+            communicator,
+            timeout_s,
+            rules=table.rules,
+        )
         return sums.tobytes()
 
     def close(self) -> None:

@@ -137,6 +137,8 @@ def run_in_process(
             tables.extents,
             len(tables.endpoints),
             chunk_bytes,
+            rules=tables.rules,
+            changes=tables.changes,
         )
         addresses = array("Q", [sides[e.side][e.rank, e.name].address for e in tables.endpoints])
         remaining_s = deadline - time.monotonic()

@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from reshard.dtypes import DType, DTypeLike
+from reshard.elementwise import Change, change_of
 from reshard.errors import LayoutError, PlanError, UnsupportedError
 from reshard.layout import AnyLayout
 from reshard.logical_space import LogicalSpace, Side, make_logical_space
@@ -61,6 +62,8 @@ def read_casts(casts: Casts) -> tuple[tuple[DType, DType], ...]:
 class Geometry:
     """All that pairs of equal shapes, layout patterns and forms have in common; told by identity.
 
+    Pairs whose values change in different ways have one each.
+
     Attributes:
         space: the logical dims.
         src, dst: shape, layout and rows of each side. Pairs whose layouts differ in rank numbers
@@ -87,6 +90,7 @@ class TensorPair(NamedTuple):
         geometry: shared by all pairs that differ in name only.
         wire_dtype: the narrower of the two element types; what is sent.
         rotation: moves the choice among replicas on from tensor to tensor.
+        change: of values, from the source's to the destination's; None if there is none.
     """
 
     name: str
@@ -95,6 +99,7 @@ class TensorPair(NamedTuple):
     geometry: Geometry
     wire_dtype: DType
     rotation: int
+    change: Change | None = None
 
     @property
     def num_elements(self) -> int:
@@ -114,6 +119,13 @@ class TensorPair(NamedTuple):
     def dtype_at(self, hop: int) -> DType:
         """Returns what is sent at a hop; what was received goes on bit by bit as it is stored."""
         return self.dst.dtype if hop else self.wire_dtype
+
+    def changes_at(self, side: int) -> bool:
+        """Says whether values change at the source (0) or the destination (1), in hop 0.
+
+        They do where they are cast; where they are not, at the source.
+        """
+        return self.change is not None and (self.wire_dtype is self.dst.dtype) == (side == 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +323,7 @@ class _Counted:
 
 
 class _Matcher:
-    """Makes pairs, with one `Geometry` per distinct combination of shapes, layouts and forms.
+    """Makes pairs; what they are made of but names and ranks decides which share a `Geometry`.
 
     Attributes:
         missing_casts: rules that would let refused pairs through, in order of need.
@@ -336,7 +348,8 @@ class _Matcher:
         keys = self._layout_keys.get((id(src.layout), id(dst.layout)))
         if keys is None:
             keys = self._add_layouts(src.layout, dst.layout)
-        key = (*keys, src.shape, src_part.form, dst.shape, dst_part.form, wire)
+        change = change_of(src_part.elementwise, dst_part.elementwise)
+        key = (*keys, src.shape, src_part.form, dst.shape, dst_part.form, wire, change)
         found = self._geometries.get(key)
         if found is None:
             space = make_logical_space(src_part.resolve(src.shape), dst_part.resolve(dst.shape))
@@ -349,7 +362,7 @@ class _Matcher:
             )
             found = self._geometries[key] = _Counted(geometry, len(self._geometries))
         found.count += 1
-        return TensorPair(name, src, dst, found.geometry, wire, found.count)
+        return TensorPair(name, src, dst, found.geometry, wire, found.count, change)
 
     def _add_layouts(self, src: AnyLayout, dst: AnyLayout) -> tuple[object, object, bool]:
         """Returns a key of two layouts: their patterns; themselves if a rank is on both sides."""

@@ -126,7 +126,7 @@ class NcclEpoch:
         """Returns the kernels for each GPU of this process; None where plain copies must do.
 
         Args:
-            first_cast: what of this process's tensors is cast, if anything is.
+            first_cast: what of this process's tensors is cast or changed, if anything is.
         """
         from reshard._native_libraries import CudaLibrary
 
@@ -136,7 +136,7 @@ class NcclEpoch:
         if first_cast and None in images.values():
             raise UnsupportedError(
                 f"{first_cast} on a GPU takes compiled kernels, and there is no NVRTC that its "
-                f"driver takes. {_NVRTC_REMEDY}, or have both sides use one dtype."
+                f"driver takes. {_NVRTC_REMEDY}, or have both sides store it alike."
             )
         return images
 

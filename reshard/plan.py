@@ -32,7 +32,7 @@ from reshard.transfer import Transfer
 
 __all__ = ["PLANNER_VERSION", "Plan", "make_plan"]
 
-PLANNER_VERSION = 6
+PLANNER_VERSION = 7
 """Changes whenever equal inputs could give another plan than before."""
 
 
@@ -181,6 +181,7 @@ class Plan:
         for pair in self.pairs:
             larger = pair.geometry.counted_bytes // pair.wire_dtype.itemsize
             text = f"{pair.name}:{pair.wire_dtype}:{pair.rotation}"
+            text += "" if pair.change is None else f":{pair.change.numbers}"
             content.update(f"{text}{f':{larger}' if larger > 1 else ''};".encode())
         if self.planner.shares:
             # They follow from all of that, but by floats: better compared than trusted.

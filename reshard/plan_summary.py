@@ -215,6 +215,7 @@ def _kinds(plan: Plan) -> list[dict[str, Any]]:
 def _kind(plan: Plan, name: str, kinds: list[Kind]) -> dict[str, Any]:
     first = kinds[0].first
     dtypes = dict.fromkeys((str(k.first.src.dtype), str(k.first.dst.dtype)) for k in kinds)
+    changes = list(dict.fromkeys(str(k.first.change) for k in kinds if k.first.change))
     loads = find_loads(plan.planner, plan.topology, kinds)
     members = [plan.pairs[number] for kind in kinds for number in kind.numbers]
     return {
@@ -226,6 +227,7 @@ def _kind(plan: Plan, name: str, kinds: list[Kind]) -> dict[str, Any]:
         "num_geometries": len({id(kind.first.geometry) for kind in kinds}),
         "wire_dtype": str(first.wire_dtype),
         "dtypes": [list(pair) for pair in dtypes],
+        "elementwise": changes,
         "moved_bytes": sum(loads.sent),
         "crossing_bytes": loads.crossing,
         "forwarded_bytes": sum(loads.forwarded),

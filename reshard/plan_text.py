@@ -112,6 +112,7 @@ def _geometry_lines(plan: Plan, per_geometry: dict[int, list[int]]) -> list[str]
         transfers, nbytes = per_geometry.get(key, (0, 0))
         more = f" and {len(numbers) - 1} more" if len(numbers) > 1 else ""
         cast = "" if pair.src.dtype == pair.dst.dtype else f" as {pair.dst.dtype}"
+        cast += "" if pair.change is None else f", {pair.change}"
         lines.append(
             f"  {pair.name}{more}: {pair.src.dtype}{list(pair.src.shape)} {pair.src.layout} -> "
             f"{list(pair.dst.shape)} {pair.dst.layout}{cast}, "
@@ -136,7 +137,10 @@ def explain(plan: Plan, name: str, rank: int) -> str:
     lines = []
     for found in explanations(plan, name, rank):
         dims = ", ".join(f"{dim}={size}" for dim, size in found.dims)
-        lines.append(f"{found.name} in logical dims ({dims}), {found.wire_dtype} on the wire")
+        change = "" if found.elementwise is None else f", changed: {found.elementwise}"
+        lines.append(
+            f"{found.name} in logical dims ({dims}), {found.wire_dtype} on the wire{change}"
+        )
         for role, held in (("source", found.src), ("destination", found.dst)):
             ranks = tuple(sorted(held.layout.ranks))
             lines.append(f"  {role}: {held.layout} on {ranks_text(ranks)}")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from reshard.buffers import Buffer, BufferKey
+from reshard.elementwise import Change
 from reshard.errors import PlanError
 from reshard.legs import Leg
 from reshard.logical_space import LogicalRow, Piece, copy_numbers, pieces_of_rank
@@ -54,7 +55,10 @@ class ProgramTables:
         bytes_out: wire bytes to other ranks, per (source rank, destination rank) of local sources.
         bytes_in: the same for local destinations.
         hops, spans: flat rows as `reshard.h` describes them; empty where there are no rounds.
-        first_cast: the first tensor whose elements change their type here, and how; empty if none.
+        rules: what happens to values, as `reshard.h` describes it.
+        changes: the row of `rules` per operation; empty where values stay as they are.
+        first_cast: the first tensor whose elements change type or value here, and how; empty if
+            none.
     """
 
     endpoints: tuple[Endpoint, ...]
@@ -66,6 +70,8 @@ class ProgramTables:
     bytes_in: Mapping[tuple[int, int], int]
     hops: array[int] = field(default_factory=lambda: array("q"))
     spans: array[int] = field(default_factory=lambda: array("q"))
+    rules: array[float] = field(default_factory=lambda: array("d"))
+    changes: array[int] = field(default_factory=lambda: array("q"))
     first_cast: str = ""
 
 
@@ -136,7 +142,8 @@ class _Builder:
         self._buffers = (src_buffers, dst_buffers)
         self._numbers: dict[Endpoint, int] = {}
         self._extents: list[int] = []
-        self._streams: dict[tuple[int, int, int, int], list[tuple[int, list[int]]]] = {}
+        self._streams: dict[tuple[int, int, int, int], list[tuple[int, int, list[int]]]] = {}
+        self._rules: dict[Change, int] = {}
         self._bytes: tuple[dict[tuple[int, int], int], ...] = ({}, {})
         self._zeros: list[int] = []
         self._zeroed: set[Endpoint] = set()
@@ -173,6 +180,10 @@ class _Builder:
         buffer_number, buffer = self._buffer(side, rank, spec.name)
         wire_dtype = pair.dtype_at(hop)
         dtype, wire = int(buffer.dtype), int(wire_dtype)
+        rule = -1
+        if pair.change is not None and hop == 0 and pair.changes_at(direction):
+            rule = self._rules.setdefault(pair.change, len(self._rules))
+            self._first_cast = self._first_cast or f"{spec.name}: {pair.change}"
         if dtype != wire and not self._first_cast:
             ends = (buffer.dtype, wire_dtype) if direction == _SEND else (wire_dtype, buffer.dtype)
             self._first_cast = f"{spec.name}: {ends[0]} to {ends[1]}"
@@ -182,7 +193,7 @@ class _Builder:
             rows = self._streams.setdefault((direction, src, dst, hop), [])
             ndim = len(slot.sizes)
             row = [buffer_number, slot.offset, dtype, wire, ndim, *slot.sizes, *slot.strides]
-            rows.append((pair_number, row))
+            rows.append((pair_number, rule, row))
             if src != dst:
                 nbytes = wire_dtype.itemsize
                 for size in slot.sizes:
@@ -258,13 +269,15 @@ class _Builder:
 
     def tables(self, times: Spans | None) -> ProgramTables:
         streams, operations = array("q"), array("q")
-        hops, spans = array("q"), array("q")
+        hops, spans, changes = array("q"), array("q"), array("q")
         for number, key in enumerate(sorted(self._streams)):
             *ends, hop = key
             streams.extend(ends)
-            for pair_number, row in self._streams[key]:
+            for pair_number, rule, row in self._streams[key]:
                 operations.append(number)
                 operations.extend(row)
+                if self._rules:
+                    changes.append(rule)
                 if times is not None:
                     spans.extend(times.of(pair_number))
             if times is not None:
@@ -279,6 +292,8 @@ class _Builder:
             self._bytes[_RECEIVE],
             hops,
             spans,
+            array("d", [number for change in self._rules for number in change.numbers]),
+            changes,
             self._first_cast,
         )
 

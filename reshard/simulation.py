@@ -18,6 +18,7 @@ from reshard.dtypes import DType
 from reshard.errors import UnsupportedError
 from reshard.explanation import Link, link_between
 from reshard.loopback import local_array, numpy_dtype, run_in_process
+from reshard.matching import TensorPair
 from reshard.plan import Plan
 from reshard.tensor_spec import TensorSpec
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Simulation", "Volumes", "WrongArray", "find_wrong", "simulate"]
 
 _STEP: Final = 0x9E3779B97F4A7C15
+_LARGEST_E4M3FN: Final = 448
 _MULTIPLIERS: Final = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
@@ -100,7 +102,10 @@ def simulate(plan: Plan, *, timeout_s: float = 600.0) -> Simulation:
     src = _specs([pair.src for pair in plan.pairs])
     dst = _specs([pair.dst for pair in plan.pairs])
     wholes = {
-        pair.src.name: _whole(pair.src, is_cast=pair.src.dtype is not pair.dst.dtype)
+        pair.src.name: _whole(
+            pair.src,
+            is_cast=pair.src.dtype is not pair.dst.dtype or pair.change is not None,
+        )
         for pair in plan.pairs
     }
     sources: dict[int, dict[str, np.ndarray | None]] = {rank: {} for rank in plan.src_ranks}
@@ -110,7 +115,7 @@ def simulate(plan: Plan, *, timeout_s: float = 600.0) -> Simulation:
     started = time.monotonic()
     results = run_in_process(plan, sources, timeout_s=timeout_s)
     moved = time.monotonic()
-    expected = {pair.dst.name: wholes[pair.src.name] for pair in plan.pairs}
+    expected = {pair.dst.name: _arriving(pair, wholes[pair.src.name]) for pair in plan.pairs}
     wrong = find_wrong(list(dst.values()), expected, results)
     arrays = [array for by_name in results.values() for array in by_name.values()]
     return Simulation(
@@ -132,7 +137,7 @@ def find_wrong(
 
     Args:
         specs: all destination tensors.
-        wholes: whole tensors by stored name, in the type of the source.
+        wholes: whole tensors by stored name, before the cast to the destination's type.
         results: per rank and stored name, what was moved; a missing array is all wrong.
     """
     import numpy as np
@@ -203,6 +208,21 @@ def _whole(spec: TensorSpec, *, is_cast: bool) -> np.ndarray:
         values = mixed.view(dtype)
     whole: np.ndarray = values.reshape(spec.shape)
     return whole
+
+
+def _arriving(pair: TensorPair, whole: np.ndarray) -> np.ndarray:
+    """Returns a whole source tensor with its values changed, as far as it is before the cast."""
+    import numpy as np
+
+    if pair.change is None:
+        return whole
+    wide = DType.FLOAT64 if DType.FLOAT64 in (pair.src.dtype, pair.dst.dtype) else DType.FLOAT32
+    with np.errstate(over="ignore"):
+        changed = pair.change.of(whole.astype(np.float64)).astype(numpy_dtype(wide))
+    if pair.dst.dtype is DType.FLOAT8_E4M3FN:  # without an infinity; ml_dtypes makes NaNs of them
+        changed = np.clip(changed, -_LARGEST_E4M3FN, _LARGEST_E4M3FN)
+    arriving: np.ndarray = changed
+    return arriving
 
 
 def _volumes(plan: Plan) -> Volumes:

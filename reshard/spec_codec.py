@@ -14,6 +14,7 @@ import msgspec
 
 from reshard.box import Box
 from reshard.dtypes import DType
+from reshard.elementwise import Elementwise
 from reshard.errors import LayoutError
 from reshard.form import Form
 from reshard.layout import AnyLayout, BoxLayout, Layout, LocalBox
@@ -107,16 +108,19 @@ def _plain_part(part: Part) -> tuple[Any, ...]:
     plain = (
         None if form is None else (form.pattern, form.sizes, form.index, form.repeat, form.start)
     )
-    return part.name, plain, part.aliases
+    rule = part.elementwise
+    change = None if rule is None else (rule.scale, rule.divisor, rule.offset)
+    return part.name, plain, part.aliases, change
 
 
 def _part(plain: Any, forms: dict[Form, Form]) -> Part:  # noqa: ANN401 (decoded msgpack)
-    name, plain_form, aliases = plain
+    name, plain_form, aliases, change = plain
+    rule = None if change is None else Elementwise(*change)
     if plain_form is None:
-        return Part(name, None, tuple(aliases))
+        return Part(name, None, tuple(aliases), rule)
     pattern, sizes, index, repeat, start = plain_form
     form = Form(pattern, _pairs(sizes), _pairs(index), tuple(repeat), _pairs(start))
-    return Part(name, forms.setdefault(form, form), tuple(aliases))
+    return Part(name, forms.setdefault(form, form), tuple(aliases), rule)
 
 
 def _pairs(plain: Any) -> tuple[Any, ...]:  # noqa: ANN401

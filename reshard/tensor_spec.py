@@ -9,7 +9,8 @@ from typing import Literal, get_args
 
 from reshard.box import Box, whole_numbers
 from reshard.dtypes import DType, DTypeLike
-from reshard.errors import LayoutError
+from reshard.elementwise import Elementwise
+from reshard.errors import LayoutError, UnsupportedError
 from reshard.form import Form, ResolvedForm
 from reshard.layout import AnyLayout
 
@@ -27,21 +28,39 @@ class Part:
         name: canonical (Hugging Face) name.
         form: index map from the stored tensor; None means stored as it is.
         aliases: further canonical names of the same elements (tied weights).
+        elementwise: how stored values become canonical ones; None, as a rule that changes nothing,
+            means that they are the same.
 
     Raises:
-        LayoutError: if a name is no text, `form` is no Form or `aliases` is one string.
+        LayoutError: if a name is no text, `form` is no Form, `aliases` is one string or
+            `elementwise` is no Elementwise.
     """
 
     name: str
     form: Form | None
     aliases: tuple[str, ...]
+    elementwise: Elementwise | None
 
-    def __init__(self, name: str, form: Form | None = None, aliases: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        name: str,
+        form: Form | None = None,
+        aliases: Iterable[str] = (),
+        elementwise: Elementwise | None = None,
+    ) -> None:
         aliases = tuple(aliases) if _is_list(aliases) else aliases
         _check_part(name, form, aliases)
+        if elementwise is not None and not isinstance(elementwise, Elementwise):
+            raise LayoutError(
+                f"Part({name!r}, elementwise={elementwise!r}): give a reshard.Elementwise or None, "
+                f"as in Part({name!r}, elementwise=Elementwise(offset=-1))."
+            )
+        if elementwise is not None and elementwise.is_identity:
+            elementwise = None
         object.__setattr__(self, "name", str.__str__(name))
         object.__setattr__(self, "form", form)
         object.__setattr__(self, "aliases", tuple(map(str.__str__, aliases)))
+        object.__setattr__(self, "elementwise", elementwise)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -119,7 +138,7 @@ class TensorSpec:
 
     Raises:
         LayoutError: if the name is no text, or layout, parts and shape do not fit each other.
-            UnsupportedError: for the dtype.
+            UnsupportedError: for the dtype, also where a part changes values and it has no casts.
     """
 
     name: str
@@ -147,7 +166,7 @@ class TensorSpec:
         self._check()
 
     def _check(self) -> None:
-        """Raises LayoutError if layout, parts and shape do not fit each other."""
+        """Raises LayoutError or UnsupportedError if layout, parts, shape and dtype do not fit."""
         layout: object = self.layout
         if isinstance(layout, type) or not callable(getattr(layout, "check", None)):
             raise LayoutError(
@@ -161,6 +180,13 @@ class TensorSpec:
                 f"{self.name}: padding {self.padding!r} is unknown; use one of {_PADDINGS}."
             )
         object.__setattr__(self, "padding", str.__str__(self.padding))
+        for part in self.parts:
+            if part.elementwise is not None and not self.dtype.has_casts:
+                raise UnsupportedError(
+                    f"{self.name}: {part.elementwise!r} of {part.name!r} changes values, and "
+                    f"{self.dtype} has none that can be changed. That is for float16, bfloat16, "
+                    "float32, float64, float8_e4m3fn and float8_e5m2; leave the rule out."
+                )
         try:
             self.layout.check(self.shape)
             uncovered = self.uncovered()

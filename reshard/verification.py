@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from reshard.box import Box
 from reshard.buffers import Buffer, BufferKey
+from reshard.elementwise import Change
 from reshard.fingerprint import seed_of_name
 from reshard.layout import Layout
 from reshard.logical_space import Piece, Side, pieces_of_rank
@@ -44,11 +45,18 @@ class _Slot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FingerprintTable:
-    """Regions that one process sums up: rows for native code, and the arrays they refer to."""
+    """Regions that one process sums up: rows for native code, and the arrays they refer to.
+
+    Attributes:
+        endpoints: the array of each buffer number.
+        rows, rules: as `reshard.h` describes them.
+        num_slots: how many sums.
+    """
 
     endpoints: tuple[Endpoint, ...]
     rows: array[int]
     num_slots: int
+    rules: array[float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +219,7 @@ def make_fingerprint_table(
     """Returns the regions that a process sums up: sources first, ranks ascending."""
     covers = _Covers(plan)
     numbers: dict[Endpoint, int] = {}
+    rules: dict[Change, int] = {}
     rows = array("q")
     count = 0
     ordered = sorted(ranks)
@@ -220,15 +229,22 @@ def make_fingerprint_table(
                 pair = plan.pairs[pair_number]
                 seed = seed_of_name(pair.name)
                 endpoint = Endpoint(side, rank, (pair.src, pair.dst)[side].name)
+                # Both sides sum up what the destination stores.
+                rule = -1
+                if side == 0 and pair.change is not None:
+                    rule = rules.setdefault(pair.change, len(rules))
                 for slot in slots:
                     number = numbers.setdefault(endpoint, len(numbers))
                     buffer = buffers[rank, endpoint.name]
-                    rows.extend((count, number, *_region(pair, side, slot, buffer, seed)))
+                    rows.extend((count, number, *_region(pair, side, slot, buffer, rule, seed)))
                     count += 1
-    return FingerprintTable(tuple(numbers), rows, count)
+    constants = array("d", [constant for change in rules for constant in change.numbers])
+    return FingerprintTable(tuple(numbers), rows, count, constants)
 
 
-def _region(pair: TensorPair, side: int, slot: _Slot, buffer: Buffer, seed: int) -> list[int]:
+def _region(
+    pair: TensorPair, side: int, slot: _Slot, buffer: Buffer, rule: int, seed: int
+) -> list[int]:
     """Returns a row of the native table, from the offset on."""
     side_rows = (pair.geometry.src.rows, pair.geometry.dst.rows)[side]
     start, stop = slot.part
@@ -239,6 +255,7 @@ def _region(pair: TensorPair, side: int, slot: _Slot, buffer: Buffer, seed: int)
         place.offset,
         int(buffer.dtype),
         int(pair.dst.dtype),
+        rule,
         seed - ((seed >> 63) << 64),
         len(steps),
         *place.sizes,

@@ -17,8 +17,17 @@ def with_aliases(
     """
     added: dict[int, tuple[str, ...]] = {}
     for other_part in other_parts:
-        index = next((i for i, part in enumerate(parts) if part.form == other_part.form), None)
+        meaning = other_part.form, other_part.elementwise
+        index = next(
+            (i for i, part in enumerate(parts) if (part.form, part.elementwise) == meaning), None
+        )
         if index is None:
+            if any(part.form == other_part.form for part in parts):
+                raise LayoutError(
+                    f"{name} and {other} share memory, but their values differ: "
+                    f"elementwise={other_part.elementwise!r} of {other} is no rule of {name}. Give "
+                    "both names the same rules, or one name only."
+                )
             raise LayoutError(
                 f"{name} and {other} share memory, but their forms differ: {other_part.form} of "
                 f"{other} is no form of {name}. Give both names the same forms, or one name only."
@@ -26,6 +35,6 @@ def with_aliases(
         new = [n for n in other_part.names if n not in parts[index].names]
         added[index] = (*added.get(index, ()), *new)
     return tuple(
-        Part(part.name, part.form, (*part.aliases, *added.get(index, ())))
+        Part(part.name, part.form, (*part.aliases, *added.get(index, ())), part.elementwise)
         for index, part in enumerate(parts)
     )

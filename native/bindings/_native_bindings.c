@@ -588,20 +588,20 @@ static void *_cffi_types[] = {
 /*  1 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21), // int32_t
 /*  2 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /*  3 */ _CFFI_OP(_CFFI_OP_FUNCTION, 15), // char const *()(reshard_cuda const *)
-/*  4 */ _CFFI_OP(_CFFI_OP_POINTER, 153), // reshard_cuda const *
+/*  4 */ _CFFI_OP(_CFFI_OP_POINTER, 158), // reshard_cuda const *
 /*  5 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /*  6 */ _CFFI_OP(_CFFI_OP_FUNCTION, 15), // char const *()(reshard_kernels const *)
-/*  7 */ _CFFI_OP(_CFFI_OP_POINTER, 154), // reshard_kernels const *
+/*  7 */ _CFFI_OP(_CFFI_OP_POINTER, 159), // reshard_kernels const *
 /*  8 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /*  9 */ _CFFI_OP(_CFFI_OP_FUNCTION, 15), // char const *()(reshard_nccl const *)
-/* 10 */ _CFFI_OP(_CFFI_OP_POINTER, 155), // reshard_nccl const *
+/* 10 */ _CFFI_OP(_CFFI_OP_POINTER, 160), // reshard_nccl const *
 /* 11 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 12 */ _CFFI_OP(_CFFI_OP_FUNCTION, 15), // char const *()(void)
 /* 13 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 14 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(char const *, char const *, reshard_kernels * *)
-/* 15 */ _CFFI_OP(_CFFI_OP_POINTER, 148), // char const *
+/* 15 */ _CFFI_OP(_CFFI_OP_POINTER, 152), // char const *
 /* 16 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
-/* 17 */ _CFFI_OP(_CFFI_OP_POINTER, 140), // reshard_kernels * *
+/* 17 */ _CFFI_OP(_CFFI_OP_POINTER, 144), // reshard_kernels * *
 /* 18 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 19 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(char const *, int32_t *)
 /* 20 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
@@ -609,149 +609,154 @@ static void *_cffi_types[] = {
 /* 22 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 23 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(char const *, reshard_cuda * *)
 /* 24 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
-/* 25 */ _CFFI_OP(_CFFI_OP_POINTER, 137), // reshard_cuda * *
+/* 25 */ _CFFI_OP(_CFFI_OP_POINTER, 141), // reshard_cuda * *
 /* 26 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 27 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(char const *, reshard_nccl * *)
 /* 28 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
-/* 29 */ _CFFI_OP(_CFFI_OP_POINTER, 143), // reshard_nccl * *
+/* 29 */ _CFFI_OP(_CFFI_OP_POINTER, 147), // reshard_nccl * *
 /* 30 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 31 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(int64_t *)
-/* 32 */ _CFFI_OP(_CFFI_OP_POINTER, 57), // int64_t *
+/* 32 */ _CFFI_OP(_CFFI_OP_POINTER, 61), // int64_t *
 /* 33 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 34 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(int64_t const *, uint64_t, void * const *, uint64_t, uint64_t *, uint64_t)
-/* 35 */ _CFFI_OP(_CFFI_OP_POINTER, 57), // int64_t const *
+/* 34 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(int64_t const *, uint64_t, double const *, uint64_t, void * const *, uint64_t, uint64_t *, uint64_t)
+/* 35 */ _CFFI_OP(_CFFI_OP_POINTER, 61), // int64_t const *
 /* 36 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
-/* 37 */ _CFFI_OP(_CFFI_OP_POINTER, 77), // void * const *
+/* 37 */ _CFFI_OP(_CFFI_OP_POINTER, 153), // double const *
 /* 38 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 39 */ _CFFI_OP(_CFFI_OP_POINTER, 36), // uint64_t *
+/* 39 */ _CFFI_OP(_CFFI_OP_POINTER, 81), // void * const *
 /* 40 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 41 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 42 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *)
-/* 43 */ _CFFI_OP(_CFFI_OP_POINTER, 152), // reshard_communicator *
-/* 44 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 45 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *, char const *)
-/* 46 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
-/* 47 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
-/* 48 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 49 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *, int64_t const *, uint64_t, void * const *, uint64_t, uint64_t *, uint64_t, int64_t)
-/* 50 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
-/* 51 */ _CFFI_OP(_CFFI_OP_NOOP, 35),
-/* 52 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 53 */ _CFFI_OP(_CFFI_OP_NOOP, 37),
+/* 41 */ _CFFI_OP(_CFFI_OP_POINTER, 36), // uint64_t *
+/* 42 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 43 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 44 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *)
+/* 45 */ _CFFI_OP(_CFFI_OP_POINTER, 157), // reshard_communicator *
+/* 46 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 47 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *, char const *)
+/* 48 */ _CFFI_OP(_CFFI_OP_NOOP, 45),
+/* 49 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
+/* 50 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 51 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *, int64_t const *, uint64_t, double const *, uint64_t, void * const *, uint64_t, uint64_t *, uint64_t, int64_t)
+/* 52 */ _CFFI_OP(_CFFI_OP_NOOP, 45),
+/* 53 */ _CFFI_OP(_CFFI_OP_NOOP, 35),
 /* 54 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 55 */ _CFFI_OP(_CFFI_OP_NOOP, 39),
+/* 55 */ _CFFI_OP(_CFFI_OP_NOOP, 37),
 /* 56 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 57 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
-/* 58 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 59 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *, int64_t, int64_t)
-/* 60 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
-/* 61 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
-/* 62 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
-/* 63 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 64 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_cuda const *)
-/* 65 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
-/* 66 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 67 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_cuda const *, int32_t, char *)
-/* 68 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
-/* 69 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 70 */ _CFFI_OP(_CFFI_OP_POINTER, 148), // char *
-/* 71 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 72 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_nccl const *)
-/* 73 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 74 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 75 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_nccl const *, void *)
-/* 76 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 77 */ _CFFI_OP(_CFFI_OP_POINTER, 167), // void *
+/* 57 */ _CFFI_OP(_CFFI_OP_NOOP, 39),
+/* 58 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 59 */ _CFFI_OP(_CFFI_OP_NOOP, 41),
+/* 60 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 61 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
+/* 62 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 63 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_communicator *, int64_t, int64_t)
+/* 64 */ _CFFI_OP(_CFFI_OP_NOOP, 45),
+/* 65 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
+/* 66 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
+/* 67 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 68 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_cuda const *)
+/* 69 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
+/* 70 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 71 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_cuda const *, int32_t, char *)
+/* 72 */ _CFFI_OP(_CFFI_OP_NOOP, 4),
+/* 73 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 74 */ _CFFI_OP(_CFFI_OP_POINTER, 152), // char *
+/* 75 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 76 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_nccl const *)
+/* 77 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
 /* 78 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 79 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_nccl_options const *, reshard_communicator * *)
-/* 80 */ _CFFI_OP(_CFFI_OP_POINTER, 156), // reshard_nccl_options const *
-/* 81 */ _CFFI_OP(_CFFI_OP_POINTER, 43), // reshard_communicator * *
+/* 79 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_nccl const *, void *)
+/* 80 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
+/* 81 */ _CFFI_OP(_CFFI_OP_POINTER, 172), // void *
 /* 82 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 83 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, char const *)
-/* 84 */ _CFFI_OP(_CFFI_OP_POINTER, 157), // reshard_program *
-/* 85 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
+/* 83 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_nccl_options const *, reshard_communicator * *)
+/* 84 */ _CFFI_OP(_CFFI_OP_POINTER, 161), // reshard_nccl_options const *
+/* 85 */ _CFFI_OP(_CFFI_OP_POINTER, 45), // reshard_communicator * *
 /* 86 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 87 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, int64_t, reshard_run_stats *)
-/* 88 */ _CFFI_OP(_CFFI_OP_NOOP, 84),
-/* 89 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
-/* 90 */ _CFFI_OP(_CFFI_OP_POINTER, 162), // reshard_run_stats *
-/* 91 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 92 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, reshard_communicator *, void * const *, uint64_t, reshard_run_options const *)
-/* 93 */ _CFFI_OP(_CFFI_OP_NOOP, 84),
-/* 94 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
-/* 95 */ _CFFI_OP(_CFFI_OP_NOOP, 37),
-/* 96 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 97 */ _CFFI_OP(_CFFI_OP_POINTER, 161), // reshard_run_options const *
-/* 98 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 99 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program const *, int64_t const *, uint64_t, int64_t const *, uint64_t, reshard_rounds_info *)
-/* 100 */ _CFFI_OP(_CFFI_OP_POINTER, 157), // reshard_program const *
-/* 101 */ _CFFI_OP(_CFFI_OP_NOOP, 35),
-/* 102 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 103 */ _CFFI_OP(_CFFI_OP_NOOP, 35),
-/* 104 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 105 */ _CFFI_OP(_CFFI_OP_POINTER, 160), // reshard_rounds_info *
-/* 106 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 107 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program const *, reshard_program_info *)
-/* 108 */ _CFFI_OP(_CFFI_OP_NOOP, 100),
-/* 109 */ _CFFI_OP(_CFFI_OP_POINTER, 158), // reshard_program_info *
+/* 87 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, char const *)
+/* 88 */ _CFFI_OP(_CFFI_OP_POINTER, 162), // reshard_program *
+/* 89 */ _CFFI_OP(_CFFI_OP_NOOP, 15),
+/* 90 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 91 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, int64_t, reshard_run_stats *)
+/* 92 */ _CFFI_OP(_CFFI_OP_NOOP, 88),
+/* 93 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
+/* 94 */ _CFFI_OP(_CFFI_OP_POINTER, 167), // reshard_run_stats *
+/* 95 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 96 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program *, reshard_communicator *, void * const *, uint64_t, reshard_run_options const *)
+/* 97 */ _CFFI_OP(_CFFI_OP_NOOP, 88),
+/* 98 */ _CFFI_OP(_CFFI_OP_NOOP, 45),
+/* 99 */ _CFFI_OP(_CFFI_OP_NOOP, 39),
+/* 100 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 101 */ _CFFI_OP(_CFFI_OP_POINTER, 166), // reshard_run_options const *
+/* 102 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 103 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program const *, int64_t const *, uint64_t, int64_t const *, uint64_t, reshard_rounds_info *)
+/* 104 */ _CFFI_OP(_CFFI_OP_POINTER, 162), // reshard_program const *
+/* 105 */ _CFFI_OP(_CFFI_OP_NOOP, 35),
+/* 106 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 107 */ _CFFI_OP(_CFFI_OP_NOOP, 35),
+/* 108 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 109 */ _CFFI_OP(_CFFI_OP_POINTER, 165), // reshard_rounds_info *
 /* 110 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 111 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program_tables const *, reshard_program * *)
-/* 112 */ _CFFI_OP(_CFFI_OP_POINTER, 159), // reshard_program_tables const *
-/* 113 */ _CFFI_OP(_CFFI_OP_POINTER, 84), // reshard_program * *
+/* 111 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program const *, reshard_program_info *)
+/* 112 */ _CFFI_OP(_CFFI_OP_NOOP, 104),
+/* 113 */ _CFFI_OP(_CFFI_OP_POINTER, 163), // reshard_program_info *
 /* 114 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 115 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_shm_options const *, reshard_communicator * *)
-/* 116 */ _CFFI_OP(_CFFI_OP_POINTER, 163), // reshard_shm_options const *
-/* 117 */ _CFFI_OP(_CFFI_OP_NOOP, 81),
+/* 115 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_program_tables const *, reshard_program * *)
+/* 116 */ _CFFI_OP(_CFFI_OP_POINTER, 164), // reshard_program_tables const *
+/* 117 */ _CFFI_OP(_CFFI_OP_POINTER, 88), // reshard_program * *
 /* 118 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 119 */ _CFFI_OP(_CFFI_OP_FUNCTION, 121), // size_t()(size_t *, size_t)
-/* 120 */ _CFFI_OP(_CFFI_OP_POINTER, 121), // size_t *
-/* 121 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28), // size_t
+/* 119 */ _CFFI_OP(_CFFI_OP_FUNCTION, 1), // int32_t()(reshard_shm_options const *, reshard_communicator * *)
+/* 120 */ _CFFI_OP(_CFFI_OP_POINTER, 168), // reshard_shm_options const *
+/* 121 */ _CFFI_OP(_CFFI_OP_NOOP, 85),
 /* 122 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 123 */ _CFFI_OP(_CFFI_OP_FUNCTION, 36), // uint64_t()(reshard_kernels const *)
-/* 124 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 125 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 126 */ _CFFI_OP(_CFFI_OP_FUNCTION, 166), // void const *()(reshard_kernels const *)
-/* 127 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 128 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 129 */ _CFFI_OP(_CFFI_OP_FUNCTION, 167), // void()(int64_t *, int64_t *)
-/* 130 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
-/* 131 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
+/* 123 */ _CFFI_OP(_CFFI_OP_FUNCTION, 125), // size_t()(size_t *, size_t)
+/* 124 */ _CFFI_OP(_CFFI_OP_POINTER, 125), // size_t *
+/* 125 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28), // size_t
+/* 126 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 127 */ _CFFI_OP(_CFFI_OP_FUNCTION, 36), // uint64_t()(reshard_kernels const *)
+/* 128 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 129 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 130 */ _CFFI_OP(_CFFI_OP_FUNCTION, 171), // void const *()(reshard_kernels const *)
+/* 131 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
 /* 132 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 133 */ _CFFI_OP(_CFFI_OP_FUNCTION, 167), // void()(reshard_communicator *)
-/* 134 */ _CFFI_OP(_CFFI_OP_NOOP, 43),
-/* 135 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 136 */ _CFFI_OP(_CFFI_OP_FUNCTION, 167), // void()(reshard_cuda *)
-/* 137 */ _CFFI_OP(_CFFI_OP_POINTER, 153), // reshard_cuda *
-/* 138 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 139 */ _CFFI_OP(_CFFI_OP_FUNCTION, 167), // void()(reshard_kernels *)
-/* 140 */ _CFFI_OP(_CFFI_OP_POINTER, 154), // reshard_kernels *
-/* 141 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 142 */ _CFFI_OP(_CFFI_OP_FUNCTION, 167), // void()(reshard_nccl *)
-/* 143 */ _CFFI_OP(_CFFI_OP_POINTER, 155), // reshard_nccl *
-/* 144 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 145 */ _CFFI_OP(_CFFI_OP_FUNCTION, 167), // void()(reshard_program *)
-/* 146 */ _CFFI_OP(_CFFI_OP_NOOP, 84),
-/* 147 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 148 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 2), // char
-/* 149 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
-/* 150 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum $2
-/* 151 */ _CFFI_OP(_CFFI_OP_POINTER, 1), // int32_t const *
-/* 152 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // reshard_communicator
-/* 153 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // reshard_cuda
-/* 154 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // reshard_kernels
-/* 155 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // reshard_nccl
-/* 156 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // reshard_nccl_options
-/* 157 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // reshard_program
-/* 158 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 6), // reshard_program_info
-/* 159 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 7), // reshard_program_tables
-/* 160 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 8), // reshard_rounds_info
-/* 161 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 9), // reshard_run_options
-/* 162 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 10), // reshard_run_stats
-/* 163 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 11), // reshard_shm_options
-/* 164 */ _CFFI_OP(_CFFI_OP_POINTER, 36), // uint64_t const *
-/* 165 */ _CFFI_OP(_CFFI_OP_POINTER, 166), // void const * const *
-/* 166 */ _CFFI_OP(_CFFI_OP_POINTER, 167), // void const *
-/* 167 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
+/* 133 */ _CFFI_OP(_CFFI_OP_FUNCTION, 172), // void()(int64_t *, int64_t *)
+/* 134 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
+/* 135 */ _CFFI_OP(_CFFI_OP_NOOP, 32),
+/* 136 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 137 */ _CFFI_OP(_CFFI_OP_FUNCTION, 172), // void()(reshard_communicator *)
+/* 138 */ _CFFI_OP(_CFFI_OP_NOOP, 45),
+/* 139 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 140 */ _CFFI_OP(_CFFI_OP_FUNCTION, 172), // void()(reshard_cuda *)
+/* 141 */ _CFFI_OP(_CFFI_OP_POINTER, 158), // reshard_cuda *
+/* 142 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 143 */ _CFFI_OP(_CFFI_OP_FUNCTION, 172), // void()(reshard_kernels *)
+/* 144 */ _CFFI_OP(_CFFI_OP_POINTER, 159), // reshard_kernels *
+/* 145 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 146 */ _CFFI_OP(_CFFI_OP_FUNCTION, 172), // void()(reshard_nccl *)
+/* 147 */ _CFFI_OP(_CFFI_OP_POINTER, 160), // reshard_nccl *
+/* 148 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 149 */ _CFFI_OP(_CFFI_OP_FUNCTION, 172), // void()(reshard_program *)
+/* 150 */ _CFFI_OP(_CFFI_OP_NOOP, 88),
+/* 151 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 152 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 2), // char
+/* 153 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14), // double
+/* 154 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
+/* 155 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum $2
+/* 156 */ _CFFI_OP(_CFFI_OP_POINTER, 1), // int32_t const *
+/* 157 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // reshard_communicator
+/* 158 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // reshard_cuda
+/* 159 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // reshard_kernels
+/* 160 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // reshard_nccl
+/* 161 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // reshard_nccl_options
+/* 162 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // reshard_program
+/* 163 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 6), // reshard_program_info
+/* 164 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 7), // reshard_program_tables
+/* 165 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 8), // reshard_rounds_info
+/* 166 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 9), // reshard_run_options
+/* 167 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 10), // reshard_run_stats
+/* 168 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 11), // reshard_shm_options
+/* 169 */ _CFFI_OP(_CFFI_OP_POINTER, 36), // uint64_t const *
+/* 170 */ _CFFI_OP(_CFFI_OP_POINTER, 171), // void const * const *
+/* 171 */ _CFFI_OP(_CFFI_OP_POINTER, 172), // void const *
+/* 172 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
 };
 
 static int _cffi_const_RESHARD_STATUS_OK(unsigned long long *o)
@@ -866,10 +871,10 @@ _cffi_f_reshard_abi_sizes(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(120), arg0, (char **)&x0);
+      _cffi_type(124), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(120), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(124), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -914,10 +919,10 @@ _cffi_f_reshard_communicator_abort(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(43), arg0, (char **)&x0);
+      _cffi_type(45), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_communicator *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(43), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(45), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -961,10 +966,10 @@ _cffi_f_reshard_communicator_check_peers(PyObject *self, PyObject *arg0)
   PyObject *pyresult;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(43), arg0, (char **)&x0);
+      _cffi_type(45), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_communicator *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(43), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(45), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1007,10 +1012,10 @@ _cffi_f_reshard_communicator_connect(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(43), arg0, (char **)&x0);
+      _cffi_type(45), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_communicator *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(43), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(45), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1059,19 +1064,19 @@ _cffi_f_reshard_communicator_create_nccl(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(80), arg0, (char **)&x0);
+      _cffi_type(84), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_nccl_options const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(80), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(84), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(81), arg1, (char **)&x1);
+      _cffi_type(85), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (reshard_communicator * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(81), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(85), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1112,19 +1117,19 @@ _cffi_f_reshard_communicator_create_shm(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(116), arg0, (char **)&x0);
+      _cffi_type(120), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_shm_options const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(116), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(120), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(81), arg1, (char **)&x1);
+      _cffi_type(85), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (reshard_communicator * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(81), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(85), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1157,10 +1162,10 @@ _cffi_f_reshard_communicator_destroy(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(43), arg0, (char **)&x0);
+      _cffi_type(45), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_communicator *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(43), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(45), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1180,9 +1185,9 @@ _cffi_f_reshard_communicator_destroy(PyObject *self, PyObject *arg0)
 #  define _cffi_f_reshard_communicator_destroy _cffi_d_reshard_communicator_destroy
 #endif
 
-static int32_t _cffi_d_reshard_communicator_fingerprint(reshard_communicator * x0, int64_t const * x1, uint64_t x2, void * const * x3, uint64_t x4, uint64_t * x5, uint64_t x6, int64_t x7)
+static int32_t _cffi_d_reshard_communicator_fingerprint(reshard_communicator * x0, int64_t const * x1, uint64_t x2, double const * x3, uint64_t x4, void * const * x5, uint64_t x6, uint64_t * x7, uint64_t x8, int64_t x9)
 {
-  return reshard_communicator_fingerprint(x0, x1, x2, x3, x4, x5, x6, x7);
+  return reshard_communicator_fingerprint(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9);
 }
 #ifndef PYPY_VERSION
 static PyObject *
@@ -1191,11 +1196,13 @@ _cffi_f_reshard_communicator_fingerprint(PyObject *self, PyObject *args)
   reshard_communicator * x0;
   int64_t const * x1;
   uint64_t x2;
-  void * const * x3;
+  double const * x3;
   uint64_t x4;
-  uint64_t * x5;
+  void * const * x5;
   uint64_t x6;
-  int64_t x7;
+  uint64_t * x7;
+  uint64_t x8;
+  int64_t x9;
   Py_ssize_t datasize;
   struct _cffi_freeme_s *large_args_free = NULL;
   int32_t result;
@@ -1208,15 +1215,17 @@ _cffi_f_reshard_communicator_fingerprint(PyObject *self, PyObject *args)
   PyObject *arg5;
   PyObject *arg6;
   PyObject *arg7;
+  PyObject *arg8;
+  PyObject *arg9;
 
-  if (!PyArg_UnpackTuple(args, "reshard_communicator_fingerprint", 8, 8, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6, &arg7))
+  if (!PyArg_UnpackTuple(args, "reshard_communicator_fingerprint", 10, 10, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6, &arg7, &arg8, &arg9))
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(43), arg0, (char **)&x0);
+      _cffi_type(45), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_communicator *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(43), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(45), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1237,7 +1246,7 @@ _cffi_f_reshard_communicator_fingerprint(PyObject *self, PyObject *args)
   datasize = _cffi_prepare_pointer_call_argument(
       _cffi_type(37), arg3, (char **)&x3);
   if (datasize != 0) {
-    x3 = ((size_t)datasize) <= 640 ? (void * const *)alloca((size_t)datasize) : NULL;
+    x3 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
     if (_cffi_convert_array_argument(_cffi_type(37), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
@@ -1250,7 +1259,7 @@ _cffi_f_reshard_communicator_fingerprint(PyObject *self, PyObject *args)
   datasize = _cffi_prepare_pointer_call_argument(
       _cffi_type(39), arg5, (char **)&x5);
   if (datasize != 0) {
-    x5 = ((size_t)datasize) <= 640 ? (uint64_t *)alloca((size_t)datasize) : NULL;
+    x5 = ((size_t)datasize) <= 640 ? (void * const *)alloca((size_t)datasize) : NULL;
     if (_cffi_convert_array_argument(_cffi_type(39), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
@@ -1260,13 +1269,26 @@ _cffi_f_reshard_communicator_fingerprint(PyObject *self, PyObject *args)
   if (x6 == (uint64_t)-1 && PyErr_Occurred())
     return NULL;
 
-  x7 = _cffi_to_c_int(arg7, int64_t);
-  if (x7 == (int64_t)-1 && PyErr_Occurred())
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(41), arg7, (char **)&x7);
+  if (datasize != 0) {
+    x7 = ((size_t)datasize) <= 640 ? (uint64_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(41), arg7, (char **)&x7,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x8 = _cffi_to_c_int(arg8, uint64_t);
+  if (x8 == (uint64_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x9 = _cffi_to_c_int(arg9, int64_t);
+  if (x9 == (int64_t)-1 && PyErr_Occurred())
     return NULL;
 
   Py_BEGIN_ALLOW_THREADS
   _cffi_restore_errno();
-  { result = reshard_communicator_fingerprint(x0, x1, x2, x3, x4, x5, x6, x7); }
+  { result = reshard_communicator_fingerprint(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9); }
   _cffi_save_errno();
   Py_END_ALLOW_THREADS
 
@@ -1341,10 +1363,10 @@ _cffi_f_reshard_cuda_architecture(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(70), arg2, (char **)&x2);
+      _cffi_type(74), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (char *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(70), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(74), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1377,10 +1399,10 @@ _cffi_f_reshard_cuda_destroy(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(137), arg0, (char **)&x0);
+      _cffi_type(141), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_cuda *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(137), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(141), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1567,9 +1589,9 @@ _cffi_f_reshard_cuda_version(PyObject *self, PyObject *arg0)
 #  define _cffi_f_reshard_cuda_version _cffi_d_reshard_cuda_version
 #endif
 
-static int32_t _cffi_d_reshard_fingerprint(int64_t const * x0, uint64_t x1, void * const * x2, uint64_t x3, uint64_t * x4, uint64_t x5)
+static int32_t _cffi_d_reshard_fingerprint(int64_t const * x0, uint64_t x1, double const * x2, uint64_t x3, void * const * x4, uint64_t x5, uint64_t * x6, uint64_t x7)
 {
-  return reshard_fingerprint(x0, x1, x2, x3, x4, x5);
+  return reshard_fingerprint(x0, x1, x2, x3, x4, x5, x6, x7);
 }
 #ifndef PYPY_VERSION
 static PyObject *
@@ -1577,10 +1599,12 @@ _cffi_f_reshard_fingerprint(PyObject *self, PyObject *args)
 {
   int64_t const * x0;
   uint64_t x1;
-  void * const * x2;
+  double const * x2;
   uint64_t x3;
-  uint64_t * x4;
+  void * const * x4;
   uint64_t x5;
+  uint64_t * x6;
+  uint64_t x7;
   Py_ssize_t datasize;
   struct _cffi_freeme_s *large_args_free = NULL;
   int32_t result;
@@ -1591,8 +1615,10 @@ _cffi_f_reshard_fingerprint(PyObject *self, PyObject *args)
   PyObject *arg3;
   PyObject *arg4;
   PyObject *arg5;
+  PyObject *arg6;
+  PyObject *arg7;
 
-  if (!PyArg_UnpackTuple(args, "reshard_fingerprint", 6, 6, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5))
+  if (!PyArg_UnpackTuple(args, "reshard_fingerprint", 8, 8, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6, &arg7))
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
@@ -1611,7 +1637,7 @@ _cffi_f_reshard_fingerprint(PyObject *self, PyObject *args)
   datasize = _cffi_prepare_pointer_call_argument(
       _cffi_type(37), arg2, (char **)&x2);
   if (datasize != 0) {
-    x2 = ((size_t)datasize) <= 640 ? (void * const *)alloca((size_t)datasize) : NULL;
+    x2 = ((size_t)datasize) <= 640 ? (double const *)alloca((size_t)datasize) : NULL;
     if (_cffi_convert_array_argument(_cffi_type(37), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
@@ -1624,7 +1650,7 @@ _cffi_f_reshard_fingerprint(PyObject *self, PyObject *args)
   datasize = _cffi_prepare_pointer_call_argument(
       _cffi_type(39), arg4, (char **)&x4);
   if (datasize != 0) {
-    x4 = ((size_t)datasize) <= 640 ? (uint64_t *)alloca((size_t)datasize) : NULL;
+    x4 = ((size_t)datasize) <= 640 ? (void * const *)alloca((size_t)datasize) : NULL;
     if (_cffi_convert_array_argument(_cffi_type(39), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
@@ -1634,9 +1660,22 @@ _cffi_f_reshard_fingerprint(PyObject *self, PyObject *args)
   if (x5 == (uint64_t)-1 && PyErr_Occurred())
     return NULL;
 
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(41), arg6, (char **)&x6);
+  if (datasize != 0) {
+    x6 = ((size_t)datasize) <= 640 ? (uint64_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(41), arg6, (char **)&x6,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x7 = _cffi_to_c_int(arg7, uint64_t);
+  if (x7 == (uint64_t)-1 && PyErr_Occurred())
+    return NULL;
+
   Py_BEGIN_ALLOW_THREADS
   _cffi_restore_errno();
-  { result = reshard_fingerprint(x0, x1, x2, x3, x4, x5); }
+  { result = reshard_fingerprint(x0, x1, x2, x3, x4, x5, x6, x7); }
   _cffi_save_errno();
   Py_END_ALLOW_THREADS
 
@@ -1764,10 +1803,10 @@ _cffi_f_reshard_kernels_destroy(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(140), arg0, (char **)&x0);
+      _cffi_type(144), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_kernels *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(140), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(144), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1817,7 +1856,7 @@ _cffi_f_reshard_kernels_image(PyObject *self, PyObject *arg0)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(166));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(171));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2017,10 +2056,10 @@ _cffi_f_reshard_nccl_destroy(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(143), arg0, (char **)&x0);
+      _cffi_type(147), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_nccl *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(143), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(147), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2070,10 +2109,10 @@ _cffi_f_reshard_nccl_make_id(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(77), arg1, (char **)&x1);
+      _cffi_type(81), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (void *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(77), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(81), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2302,28 +2341,28 @@ _cffi_f_reshard_program_begin(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(84), arg0, (char **)&x0);
+      _cffi_type(88), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(84), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(88), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(43), arg1, (char **)&x1);
+      _cffi_type(45), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (reshard_communicator *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(43), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(45), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(37), arg2, (char **)&x2);
+      _cffi_type(39), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (void * const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(37), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(39), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2333,10 +2372,10 @@ _cffi_f_reshard_program_begin(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(97), arg4, (char **)&x4);
+      _cffi_type(101), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (reshard_run_options const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(97), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(101), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2377,10 +2416,10 @@ _cffi_f_reshard_program_cancel(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(84), arg0, (char **)&x0);
+      _cffi_type(88), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(84), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(88), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2430,19 +2469,19 @@ _cffi_f_reshard_program_create(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(112), arg0, (char **)&x0);
+      _cffi_type(116), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program_tables const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(112), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(116), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(113), arg1, (char **)&x1);
+      _cffi_type(117), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (reshard_program * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(113), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(117), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2483,19 +2522,19 @@ _cffi_f_reshard_program_describe(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(100), arg0, (char **)&x0);
+      _cffi_type(104), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(100), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(104), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(109), arg1, (char **)&x1);
+      _cffi_type(113), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (reshard_program_info *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(109), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(113), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2544,10 +2583,10 @@ _cffi_f_reshard_program_describe_rounds(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(100), arg0, (char **)&x0);
+      _cffi_type(104), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(100), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(104), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2579,10 +2618,10 @@ _cffi_f_reshard_program_describe_rounds(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(105), arg5, (char **)&x5);
+      _cffi_type(109), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (reshard_rounds_info *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(105), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(109), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2615,10 +2654,10 @@ _cffi_f_reshard_program_destroy(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(84), arg0, (char **)&x0);
+      _cffi_type(88), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(84), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(88), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2661,10 +2700,10 @@ _cffi_f_reshard_program_progress(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(84), arg0, (char **)&x0);
+      _cffi_type(88), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (reshard_program *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(84), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(88), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2674,10 +2713,10 @@ _cffi_f_reshard_program_progress(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(90), arg2, (char **)&x2);
+      _cffi_type(94), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (reshard_run_stats *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(90), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(94), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2812,6 +2851,10 @@ static void _cffi_checkfld__reshard_program_tables(reshard_program_tables *p)
   (void)((p->num_rounds) | 0);  /* check that 'reshard_program_tables.num_rounds' is an integer */
   (void)((p->num_groups) | 0);  /* check that 'reshard_program_tables.num_groups' is an integer */
   (void)((p->messages_per_pair) | 0);  /* check that 'reshard_program_tables.messages_per_pair' is an integer */
+  { double const * *tmp = &p->rules; (void)tmp; }
+  (void)((p->rules_length) | 0);  /* check that 'reshard_program_tables.rules_length' is an integer */
+  { int64_t const * *tmp = &p->changes; (void)tmp; }
+  (void)((p->changes_length) | 0);  /* check that 'reshard_program_tables.changes_length' is an integer */
 }
 struct _cffi_align__reshard_program_tables { char x; reshard_program_tables y; };
 
@@ -2898,44 +2941,44 @@ static const struct _cffi_global_s _cffi_globals[] = {
   { "RESHARD_STATUS_SYSTEM", (void *)_cffi_const_RESHARD_STATUS_SYSTEM, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "RESHARD_STATUS_TIMEOUT", (void *)_cffi_const_RESHARD_STATUS_TIMEOUT, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "RESHARD_STATUS_UNSUPPORTED", (void *)_cffi_const_RESHARD_STATUS_UNSUPPORTED, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
-  { "reshard_abi_sizes", (void *)_cffi_f_reshard_abi_sizes, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 119), (void *)_cffi_d_reshard_abi_sizes },
-  { "reshard_communicator_abort", (void *)_cffi_f_reshard_communicator_abort, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 45), (void *)_cffi_d_reshard_communicator_abort },
-  { "reshard_communicator_check_peers", (void *)_cffi_f_reshard_communicator_check_peers, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 42), (void *)_cffi_d_reshard_communicator_check_peers },
-  { "reshard_communicator_connect", (void *)_cffi_f_reshard_communicator_connect, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 59), (void *)_cffi_d_reshard_communicator_connect },
-  { "reshard_communicator_create_nccl", (void *)_cffi_f_reshard_communicator_create_nccl, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 79), (void *)_cffi_d_reshard_communicator_create_nccl },
-  { "reshard_communicator_create_shm", (void *)_cffi_f_reshard_communicator_create_shm, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 115), (void *)_cffi_d_reshard_communicator_create_shm },
-  { "reshard_communicator_destroy", (void *)_cffi_f_reshard_communicator_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 133), (void *)_cffi_d_reshard_communicator_destroy },
-  { "reshard_communicator_fingerprint", (void *)_cffi_f_reshard_communicator_fingerprint, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 49), (void *)_cffi_d_reshard_communicator_fingerprint },
+  { "reshard_abi_sizes", (void *)_cffi_f_reshard_abi_sizes, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 123), (void *)_cffi_d_reshard_abi_sizes },
+  { "reshard_communicator_abort", (void *)_cffi_f_reshard_communicator_abort, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 47), (void *)_cffi_d_reshard_communicator_abort },
+  { "reshard_communicator_check_peers", (void *)_cffi_f_reshard_communicator_check_peers, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 44), (void *)_cffi_d_reshard_communicator_check_peers },
+  { "reshard_communicator_connect", (void *)_cffi_f_reshard_communicator_connect, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 63), (void *)_cffi_d_reshard_communicator_connect },
+  { "reshard_communicator_create_nccl", (void *)_cffi_f_reshard_communicator_create_nccl, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 83), (void *)_cffi_d_reshard_communicator_create_nccl },
+  { "reshard_communicator_create_shm", (void *)_cffi_f_reshard_communicator_create_shm, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 119), (void *)_cffi_d_reshard_communicator_create_shm },
+  { "reshard_communicator_destroy", (void *)_cffi_f_reshard_communicator_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 137), (void *)_cffi_d_reshard_communicator_destroy },
+  { "reshard_communicator_fingerprint", (void *)_cffi_f_reshard_communicator_fingerprint, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 51), (void *)_cffi_d_reshard_communicator_fingerprint },
   { "reshard_cpu_features", (void *)_cffi_f_reshard_cpu_features, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 12), (void *)_cffi_d_reshard_cpu_features },
-  { "reshard_cuda_architecture", (void *)_cffi_f_reshard_cuda_architecture, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 67), (void *)_cffi_d_reshard_cuda_architecture },
-  { "reshard_cuda_destroy", (void *)_cffi_f_reshard_cuda_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 136), (void *)_cffi_d_reshard_cuda_destroy },
-  { "reshard_cuda_num_devices", (void *)_cffi_f_reshard_cuda_num_devices, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 64), (void *)_cffi_d_reshard_cuda_num_devices },
+  { "reshard_cuda_architecture", (void *)_cffi_f_reshard_cuda_architecture, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 71), (void *)_cffi_d_reshard_cuda_architecture },
+  { "reshard_cuda_destroy", (void *)_cffi_f_reshard_cuda_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 140), (void *)_cffi_d_reshard_cuda_destroy },
+  { "reshard_cuda_num_devices", (void *)_cffi_f_reshard_cuda_num_devices, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 68), (void *)_cffi_d_reshard_cuda_num_devices },
   { "reshard_cuda_open", (void *)_cffi_f_reshard_cuda_open, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 23), (void *)_cffi_d_reshard_cuda_open },
   { "reshard_cuda_path", (void *)_cffi_f_reshard_cuda_path, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 3), (void *)_cffi_d_reshard_cuda_path },
-  { "reshard_cuda_version", (void *)_cffi_f_reshard_cuda_version, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 64), (void *)_cffi_d_reshard_cuda_version },
+  { "reshard_cuda_version", (void *)_cffi_f_reshard_cuda_version, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 68), (void *)_cffi_d_reshard_cuda_version },
   { "reshard_fingerprint", (void *)_cffi_f_reshard_fingerprint, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 34), (void *)_cffi_d_reshard_fingerprint },
   { "reshard_gpu_count_leftovers", (void *)_cffi_f_reshard_gpu_count_leftovers, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 31), (void *)_cffi_d_reshard_gpu_count_leftovers },
   { "reshard_kernels_compile", (void *)_cffi_f_reshard_kernels_compile, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 14), (void *)_cffi_d_reshard_kernels_compile },
-  { "reshard_kernels_destroy", (void *)_cffi_f_reshard_kernels_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 139), (void *)_cffi_d_reshard_kernels_destroy },
-  { "reshard_kernels_image", (void *)_cffi_f_reshard_kernels_image, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 126), (void *)_cffi_d_reshard_kernels_image },
-  { "reshard_kernels_image_size", (void *)_cffi_f_reshard_kernels_image_size, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 123), (void *)_cffi_d_reshard_kernels_image_size },
+  { "reshard_kernels_destroy", (void *)_cffi_f_reshard_kernels_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 143), (void *)_cffi_d_reshard_kernels_destroy },
+  { "reshard_kernels_image", (void *)_cffi_f_reshard_kernels_image, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 130), (void *)_cffi_d_reshard_kernels_image },
+  { "reshard_kernels_image_size", (void *)_cffi_f_reshard_kernels_image_size, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 127), (void *)_cffi_d_reshard_kernels_image_size },
   { "reshard_kernels_log", (void *)_cffi_f_reshard_kernels_log, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 6), (void *)_cffi_d_reshard_kernels_log },
   { "reshard_kernels_source", (void *)_cffi_f_reshard_kernels_source, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 12), (void *)_cffi_d_reshard_kernels_source },
   { "reshard_last_error", (void *)_cffi_f_reshard_last_error, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 12), (void *)_cffi_d_reshard_last_error },
-  { "reshard_last_error_ranks", (void *)_cffi_f_reshard_last_error_ranks, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 129), (void *)_cffi_d_reshard_last_error_ranks },
-  { "reshard_nccl_destroy", (void *)_cffi_f_reshard_nccl_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 142), (void *)_cffi_d_reshard_nccl_destroy },
-  { "reshard_nccl_make_id", (void *)_cffi_f_reshard_nccl_make_id, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 75), (void *)_cffi_d_reshard_nccl_make_id },
+  { "reshard_last_error_ranks", (void *)_cffi_f_reshard_last_error_ranks, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 133), (void *)_cffi_d_reshard_last_error_ranks },
+  { "reshard_nccl_destroy", (void *)_cffi_f_reshard_nccl_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 146), (void *)_cffi_d_reshard_nccl_destroy },
+  { "reshard_nccl_make_id", (void *)_cffi_f_reshard_nccl_make_id, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 79), (void *)_cffi_d_reshard_nccl_make_id },
   { "reshard_nccl_open", (void *)_cffi_f_reshard_nccl_open, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 27), (void *)_cffi_d_reshard_nccl_open },
   { "reshard_nccl_path", (void *)_cffi_f_reshard_nccl_path, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 9), (void *)_cffi_d_reshard_nccl_path },
-  { "reshard_nccl_version", (void *)_cffi_f_reshard_nccl_version, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 72), (void *)_cffi_d_reshard_nccl_version },
+  { "reshard_nccl_version", (void *)_cffi_f_reshard_nccl_version, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 76), (void *)_cffi_d_reshard_nccl_version },
   { "reshard_nvrtc_version", (void *)_cffi_f_reshard_nvrtc_version, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 19), (void *)_cffi_d_reshard_nvrtc_version },
-  { "reshard_program_begin", (void *)_cffi_f_reshard_program_begin, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 92), (void *)_cffi_d_reshard_program_begin },
-  { "reshard_program_cancel", (void *)_cffi_f_reshard_program_cancel, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 83), (void *)_cffi_d_reshard_program_cancel },
-  { "reshard_program_create", (void *)_cffi_f_reshard_program_create, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 111), (void *)_cffi_d_reshard_program_create },
-  { "reshard_program_describe", (void *)_cffi_f_reshard_program_describe, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 107), (void *)_cffi_d_reshard_program_describe },
-  { "reshard_program_describe_rounds", (void *)_cffi_f_reshard_program_describe_rounds, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 99), (void *)_cffi_d_reshard_program_describe_rounds },
-  { "reshard_program_destroy", (void *)_cffi_f_reshard_program_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 145), (void *)_cffi_d_reshard_program_destroy },
-  { "reshard_program_progress", (void *)_cffi_f_reshard_program_progress, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 87), (void *)_cffi_d_reshard_program_progress },
+  { "reshard_program_begin", (void *)_cffi_f_reshard_program_begin, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 96), (void *)_cffi_d_reshard_program_begin },
+  { "reshard_program_cancel", (void *)_cffi_f_reshard_program_cancel, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 87), (void *)_cffi_d_reshard_program_cancel },
+  { "reshard_program_create", (void *)_cffi_f_reshard_program_create, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 115), (void *)_cffi_d_reshard_program_create },
+  { "reshard_program_describe", (void *)_cffi_f_reshard_program_describe, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 111), (void *)_cffi_d_reshard_program_describe },
+  { "reshard_program_describe_rounds", (void *)_cffi_f_reshard_program_describe_rounds, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 103), (void *)_cffi_d_reshard_program_describe_rounds },
+  { "reshard_program_destroy", (void *)_cffi_f_reshard_program_destroy, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 149), (void *)_cffi_d_reshard_program_destroy },
+  { "reshard_program_progress", (void *)_cffi_f_reshard_program_progress, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 91), (void *)_cffi_d_reshard_program_progress },
   { "reshard_status_name", (void *)_cffi_f_reshard_status_name, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 0), (void *)_cffi_d_reshard_status_name },
   { "reshard_version", (void *)_cffi_f_reshard_version, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 12), (void *)_cffi_d_reshard_version },
 };
@@ -2952,7 +2995,7 @@ static const struct _cffi_field_s _cffi_fields[] = {
             _CFFI_OP(_CFFI_OP_NOOP, 4) },
   { "id", offsetof(reshard_nccl_options, id),
           sizeof(((reshard_nccl_options *)0)->id),
-          _CFFI_OP(_CFFI_OP_NOOP, 166) },
+          _CFFI_OP(_CFFI_OP_NOOP, 171) },
   { "ranks", offsetof(reshard_nccl_options, ranks),
              sizeof(((reshard_nccl_options *)0)->ranks),
              _CFFI_OP(_CFFI_OP_NOOP, 35) },
@@ -2964,13 +3007,13 @@ static const struct _cffi_field_s _cffi_fields[] = {
                    _CFFI_OP(_CFFI_OP_NOOP, 35) },
   { "devices", offsetof(reshard_nccl_options, devices),
                sizeof(((reshard_nccl_options *)0)->devices),
-               _CFFI_OP(_CFFI_OP_NOOP, 151) },
+               _CFFI_OP(_CFFI_OP_NOOP, 156) },
   { "images", offsetof(reshard_nccl_options, images),
               sizeof(((reshard_nccl_options *)0)->images),
-              _CFFI_OP(_CFFI_OP_NOOP, 165) },
+              _CFFI_OP(_CFFI_OP_NOOP, 170) },
   { "image_sizes", offsetof(reshard_nccl_options, image_sizes),
                    sizeof(((reshard_nccl_options *)0)->image_sizes),
-                   _CFFI_OP(_CFFI_OP_NOOP, 164) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 169) },
   { "num_local_ranks", offsetof(reshard_nccl_options, num_local_ranks),
                        sizeof(((reshard_nccl_options *)0)->num_local_ranks),
                        _CFFI_OP(_CFFI_OP_NOOP, 36) },
@@ -2982,25 +3025,25 @@ static const struct _cffi_field_s _cffi_fields[] = {
             _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "num_streams", offsetof(reshard_program_info, num_streams),
                    sizeof(((reshard_program_info *)0)->num_streams),
-                   _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "num_local_streams", offsetof(reshard_program_info, num_local_streams),
                          sizeof(((reshard_program_info *)0)->num_local_streams),
-                         _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                         _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "num_operations", offsetof(reshard_program_info, num_operations),
                       sizeof(((reshard_program_info *)0)->num_operations),
-                      _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                      _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "num_chunks", offsetof(reshard_program_info, num_chunks),
                   sizeof(((reshard_program_info *)0)->num_chunks),
-                  _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "bytes_to_send", offsetof(reshard_program_info, bytes_to_send),
                      sizeof(((reshard_program_info *)0)->bytes_to_send),
-                     _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                     _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "bytes_to_receive", offsetof(reshard_program_info, bytes_to_receive),
                         sizeof(((reshard_program_info *)0)->bytes_to_receive),
-                        _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                        _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "bytes_local", offsetof(reshard_program_info, bytes_local),
                    sizeof(((reshard_program_info *)0)->bytes_local),
-                   _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "size", offsetof(reshard_program_tables, size),
             sizeof(((reshard_program_tables *)0)->size),
             _CFFI_OP(_CFFI_OP_NOOP, 36) },
@@ -3030,10 +3073,10 @@ static const struct _cffi_field_s _cffi_fields[] = {
                       _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "num_buffers", offsetof(reshard_program_tables, num_buffers),
                    sizeof(((reshard_program_tables *)0)->num_buffers),
-                   _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "chunk_bytes", offsetof(reshard_program_tables, chunk_bytes),
                    sizeof(((reshard_program_tables *)0)->chunk_bytes),
-                   _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "hops", offsetof(reshard_program_tables, hops),
             sizeof(((reshard_program_tables *)0)->hops),
             _CFFI_OP(_CFFI_OP_NOOP, 35) },
@@ -3048,28 +3091,40 @@ static const struct _cffi_field_s _cffi_fields[] = {
                     _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "num_rounds", offsetof(reshard_program_tables, num_rounds),
                   sizeof(((reshard_program_tables *)0)->num_rounds),
-                  _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "num_groups", offsetof(reshard_program_tables, num_groups),
                   sizeof(((reshard_program_tables *)0)->num_groups),
-                  _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "messages_per_pair", offsetof(reshard_program_tables, messages_per_pair),
                          sizeof(((reshard_program_tables *)0)->messages_per_pair),
-                         _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                         _CFFI_OP(_CFFI_OP_NOOP, 61) },
+  { "rules", offsetof(reshard_program_tables, rules),
+             sizeof(((reshard_program_tables *)0)->rules),
+             _CFFI_OP(_CFFI_OP_NOOP, 37) },
+  { "rules_length", offsetof(reshard_program_tables, rules_length),
+                    sizeof(((reshard_program_tables *)0)->rules_length),
+                    _CFFI_OP(_CFFI_OP_NOOP, 36) },
+  { "changes", offsetof(reshard_program_tables, changes),
+               sizeof(((reshard_program_tables *)0)->changes),
+               _CFFI_OP(_CFFI_OP_NOOP, 35) },
+  { "changes_length", offsetof(reshard_program_tables, changes_length),
+                      sizeof(((reshard_program_tables *)0)->changes_length),
+                      _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "size", offsetof(reshard_rounds_info, size),
             sizeof(((reshard_rounds_info *)0)->size),
             _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "staging_bytes", offsetof(reshard_rounds_info, staging_bytes),
                      sizeof(((reshard_rounds_info *)0)->staging_bytes),
-                     _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                     _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "num_slots", offsetof(reshard_rounds_info, num_slots),
                  sizeof(((reshard_rounds_info *)0)->num_slots),
-                 _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                 _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "num_messages", offsetof(reshard_rounds_info, num_messages),
                     sizeof(((reshard_rounds_info *)0)->num_messages),
-                    _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                    _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "largest_group", offsetof(reshard_rounds_info, largest_group),
                      sizeof(((reshard_rounds_info *)0)->largest_group),
-                     _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                     _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "size", offsetof(reshard_run_options, size),
             sizeof(((reshard_run_options *)0)->size),
             _CFFI_OP(_CFFI_OP_NOOP, 36) },
@@ -3078,7 +3133,7 @@ static const struct _cffi_field_s _cffi_fields[] = {
               _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "timeout_ns", offsetof(reshard_run_options, timeout_ns),
                   sizeof(((reshard_run_options *)0)->timeout_ns),
-                  _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "num_threads", offsetof(reshard_run_options, num_threads),
                    sizeof(((reshard_run_options *)0)->num_threads),
                    _CFFI_OP(_CFFI_OP_NOOP, 1) },
@@ -3087,7 +3142,7 @@ static const struct _cffi_field_s _cffi_fields[] = {
                 _CFFI_OP(_CFFI_OP_NOOP, 1) },
   { "streams", offsetof(reshard_run_options, streams),
                sizeof(((reshard_run_options *)0)->streams),
-               _CFFI_OP(_CFFI_OP_NOOP, 164) },
+               _CFFI_OP(_CFFI_OP_NOOP, 169) },
   { "num_streams", offsetof(reshard_run_options, num_streams),
                    sizeof(((reshard_run_options *)0)->num_streams),
                    _CFFI_OP(_CFFI_OP_NOOP, 36) },
@@ -3096,31 +3151,31 @@ static const struct _cffi_field_s _cffi_fields[] = {
             _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "bytes_sent", offsetof(reshard_run_stats, bytes_sent),
                   sizeof(((reshard_run_stats *)0)->bytes_sent),
-                  _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "bytes_received", offsetof(reshard_run_stats, bytes_received),
                       sizeof(((reshard_run_stats *)0)->bytes_received),
-                      _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                      _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "bytes_local", offsetof(reshard_run_stats, bytes_local),
                    sizeof(((reshard_run_stats *)0)->bytes_local),
-                   _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "chunks", offsetof(reshard_run_stats, chunks),
               sizeof(((reshard_run_stats *)0)->chunks),
-              _CFFI_OP(_CFFI_OP_NOOP, 57) },
+              _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "ns_pack", offsetof(reshard_run_stats, ns_pack),
                sizeof(((reshard_run_stats *)0)->ns_pack),
-               _CFFI_OP(_CFFI_OP_NOOP, 57) },
+               _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "ns_unpack", offsetof(reshard_run_stats, ns_unpack),
                  sizeof(((reshard_run_stats *)0)->ns_unpack),
-                 _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                 _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "ns_wait", offsetof(reshard_run_stats, ns_wait),
                sizeof(((reshard_run_stats *)0)->ns_wait),
-               _CFFI_OP(_CFFI_OP_NOOP, 57) },
+               _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "ns_total", offsetof(reshard_run_stats, ns_total),
                 sizeof(((reshard_run_stats *)0)->ns_total),
-                _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "peak_staging_bytes", offsetof(reshard_run_stats, peak_staging_bytes),
                           sizeof(((reshard_run_stats *)0)->peak_staging_bytes),
-                          _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                          _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "size", offsetof(reshard_shm_options, size),
             sizeof(((reshard_shm_options *)0)->size),
             _CFFI_OP(_CFFI_OP_NOOP, 36) },
@@ -3141,25 +3196,25 @@ static const struct _cffi_field_s _cffi_fields[] = {
                      _CFFI_OP(_CFFI_OP_NOOP, 1) },
   { "rank_to_process", offsetof(reshard_shm_options, rank_to_process),
                        sizeof(((reshard_shm_options *)0)->rank_to_process),
-                       _CFFI_OP(_CFFI_OP_NOOP, 151) },
+                       _CFFI_OP(_CFFI_OP_NOOP, 156) },
   { "num_ranks", offsetof(reshard_shm_options, num_ranks),
                  sizeof(((reshard_shm_options *)0)->num_ranks),
                  _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "send_peers", offsetof(reshard_shm_options, send_peers),
                   sizeof(((reshard_shm_options *)0)->send_peers),
-                  _CFFI_OP(_CFFI_OP_NOOP, 151) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 156) },
   { "num_send_peers", offsetof(reshard_shm_options, num_send_peers),
                       sizeof(((reshard_shm_options *)0)->num_send_peers),
                       _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "receive_peers", offsetof(reshard_shm_options, receive_peers),
                      sizeof(((reshard_shm_options *)0)->receive_peers),
-                     _CFFI_OP(_CFFI_OP_NOOP, 151) },
+                     _CFFI_OP(_CFFI_OP_NOOP, 156) },
   { "num_receive_peers", offsetof(reshard_shm_options, num_receive_peers),
                          sizeof(((reshard_shm_options *)0)->num_receive_peers),
                          _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "slot_bytes", offsetof(reshard_shm_options, slot_bytes),
                   sizeof(((reshard_shm_options *)0)->slot_bytes),
-                  _CFFI_OP(_CFFI_OP_NOOP, 57) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 61) },
   { "slots_per_ring", offsetof(reshard_shm_options, slots_per_ring),
                       sizeof(((reshard_shm_options *)0)->slots_per_ring),
                       _CFFI_OP(_CFFI_OP_NOOP, 1) },
@@ -3169,54 +3224,54 @@ static const struct _cffi_field_s _cffi_fields[] = {
 };
 
 static const struct _cffi_struct_union_s _cffi_struct_unions[] = {
-  { "reshard_communicator", 152, _CFFI_F_OPAQUE,
+  { "reshard_communicator", 157, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "reshard_cuda", 153, _CFFI_F_OPAQUE,
+  { "reshard_cuda", 158, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "reshard_kernels", 154, _CFFI_F_OPAQUE,
+  { "reshard_kernels", 159, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "reshard_nccl", 155, _CFFI_F_OPAQUE,
+  { "reshard_nccl", 160, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "reshard_nccl_options", 156, _CFFI_F_CHECK_FIELDS,
+  { "reshard_nccl_options", 161, _CFFI_F_CHECK_FIELDS,
     sizeof(reshard_nccl_options), offsetof(struct _cffi_align__reshard_nccl_options, y), 0, 12 },
-  { "reshard_program", 157, _CFFI_F_OPAQUE,
+  { "reshard_program", 162, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "reshard_program_info", 158, _CFFI_F_CHECK_FIELDS,
+  { "reshard_program_info", 163, _CFFI_F_CHECK_FIELDS,
     sizeof(reshard_program_info), offsetof(struct _cffi_align__reshard_program_info, y), 12, 8 },
-  { "reshard_program_tables", 159, _CFFI_F_CHECK_FIELDS,
-    sizeof(reshard_program_tables), offsetof(struct _cffi_align__reshard_program_tables, y), 20, 18 },
-  { "reshard_rounds_info", 160, _CFFI_F_CHECK_FIELDS,
-    sizeof(reshard_rounds_info), offsetof(struct _cffi_align__reshard_rounds_info, y), 38, 5 },
-  { "reshard_run_options", 161, _CFFI_F_CHECK_FIELDS,
-    sizeof(reshard_run_options), offsetof(struct _cffi_align__reshard_run_options, y), 43, 7 },
-  { "reshard_run_stats", 162, _CFFI_F_CHECK_FIELDS,
-    sizeof(reshard_run_stats), offsetof(struct _cffi_align__reshard_run_stats, y), 50, 10 },
-  { "reshard_shm_options", 163, _CFFI_F_CHECK_FIELDS,
-    sizeof(reshard_shm_options), offsetof(struct _cffi_align__reshard_shm_options, y), 60, 15 },
+  { "reshard_program_tables", 164, _CFFI_F_CHECK_FIELDS,
+    sizeof(reshard_program_tables), offsetof(struct _cffi_align__reshard_program_tables, y), 20, 22 },
+  { "reshard_rounds_info", 165, _CFFI_F_CHECK_FIELDS,
+    sizeof(reshard_rounds_info), offsetof(struct _cffi_align__reshard_rounds_info, y), 42, 5 },
+  { "reshard_run_options", 166, _CFFI_F_CHECK_FIELDS,
+    sizeof(reshard_run_options), offsetof(struct _cffi_align__reshard_run_options, y), 47, 7 },
+  { "reshard_run_stats", 167, _CFFI_F_CHECK_FIELDS,
+    sizeof(reshard_run_stats), offsetof(struct _cffi_align__reshard_run_stats, y), 54, 10 },
+  { "reshard_shm_options", 168, _CFFI_F_CHECK_FIELDS,
+    sizeof(reshard_shm_options), offsetof(struct _cffi_align__reshard_shm_options, y), 64, 15 },
 };
 
 static const struct _cffi_enum_s _cffi_enums[] = {
-  { "$1", 149, _cffi_prim_int(4, 0),
+  { "$1", 154, _cffi_prim_int(4, 0),
     "RESHARD_STATUS_OK,RESHARD_STATUS_INVALID_ARGUMENT,RESHARD_STATUS_UNSUPPORTED,RESHARD_STATUS_OUT_OF_MEMORY,"
     "RESHARD_STATUS_SYSTEM,RESHARD_STATUS_TIMEOUT,RESHARD_STATUS_PEER_LOST,RESHARD_STATUS_ABORTED,RESHARD_STATUS_PROTOCOL,"
     "RESHARD_STATUS_INVALID_STATE,RESHARD_STATUS_IN_PROGRESS,RESHARD_STATUS_INTERNAL" },
-  { "$2", 150, _cffi_prim_int(4, 0),
+  { "$2", 155, _cffi_prim_int(4, 0),
     "RESHARD_NCCL_ID_BYTES" },
 };
 
 static const struct _cffi_typename_s _cffi_typenames[] = {
-  { "reshard_communicator", 152 },
-  { "reshard_cuda", 153 },
-  { "reshard_kernels", 154 },
-  { "reshard_nccl", 155 },
-  { "reshard_nccl_options", 156 },
-  { "reshard_program", 157 },
-  { "reshard_program_info", 158 },
-  { "reshard_program_tables", 159 },
-  { "reshard_rounds_info", 160 },
-  { "reshard_run_options", 161 },
-  { "reshard_run_stats", 162 },
-  { "reshard_shm_options", 163 },
+  { "reshard_communicator", 157 },
+  { "reshard_cuda", 158 },
+  { "reshard_kernels", 159 },
+  { "reshard_nccl", 160 },
+  { "reshard_nccl_options", 161 },
+  { "reshard_program", 162 },
+  { "reshard_program_info", 163 },
+  { "reshard_program_tables", 164 },
+  { "reshard_rounds_info", 165 },
+  { "reshard_run_options", 166 },
+  { "reshard_run_stats", 167 },
+  { "reshard_shm_options", 168 },
   { "reshard_status", 1 },
 };
 
@@ -3232,7 +3287,7 @@ static const struct _cffi_type_context_s _cffi_type_context = {
   2,  /* num_enums */
   13,  /* num_typenames */
   NULL,  /* no includes */
-  168,  /* num_types */
+  173,  /* num_types */
   0,  /* flags */
 };
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "affine.h"
 #include "cast_scalar.h"
 #include "kernels/copy_rows.h"
 #include "kernels/memory_access.h"
@@ -48,15 +49,33 @@ CastTile cast_tile_of(const Shape& shape, const RowsTile& rows) {
   return {rows.sides.wire, rows.sides.memory, wire_bits, memory_bits};
 }
 
+// What happens to the bits of an element of any pair.
+struct CastAlone {
+  DType from;
+  DType to;
+  std::uint64_t operator()(std::uint64_t bits) const { return convert(from, to, bits); }
+};
+
+struct ChangeAndCast {
+  DType from;
+  DType to;
+  const std::uint64_t* numbers;  // stay in memory: they would be twelve registers
+  std::uint64_t operator()(std::uint64_t bits) const {
+    return convert(from, to, bits, affine_of(numbers));
+  }
+};
+
+inline const std::uint64_t* affine_words(const std::uint64_t* record, int ndim) {
+  return record + kFirstDimWord + kWordsPerDim * ndim;
+}
+
 // Elements one at a time, of any pair and any alignment; of each run those from `first` on.
-template <Way way>
+template <Way way, typename Convert>
 void cast_elements(const Tile& tile, const Shape& shape, const RowsTile& rows, std::uint32_t first,
-                   const Thread& thread) {
+                   const Thread& thread, const Convert& convert_bits) {
   const CastTile cast = cast_tile_of<way>(shape, rows);
-  const DType from = way == Way::kPack ? shape.memory : shape.wire;
-  const DType to = way == Way::kPack ? shape.wire : shape.memory;
-  const std::uint32_t from_width = width_of(from);
-  const std::uint32_t to_width = width_of(to);
+  const std::uint32_t from_width = width_of(convert_bits.from);
+  const std::uint32_t to_width = width_of(convert_bits.to);
   const bool is_src_aligned = cast.src_bits % from_width == 0;
   const bool is_dst_aligned = cast.dst_bits % to_width == 0;
   const UnitsOfDims units(tile, shape, rows.rows, static_cast<std::uint32_t>(rows.run));
@@ -65,7 +84,7 @@ void cast_elements(const Tile& tile, const Shape& shape, const RowsTile& rows, s
     const Offsets at = units.at(i, width_of(shape.memory), width_of(shape.wire));
     const std::uint8_t* const src = cast.src + (way == Way::kPack ? at.memory : at.wire);
     std::uint8_t* const dst = cast.dst + (way == Way::kPack ? at.wire : at.memory);
-    const std::uint64_t bits = convert(from, to, load_bits(src, from_width, is_src_aligned));
+    const std::uint64_t bits = convert_bits(load_bits(src, from_width, is_src_aligned));
     store_bits(dst, bits, to_width, is_dst_aligned);
   }
 }
@@ -140,9 +159,15 @@ template <Way way>
 void cast_rows(const Launch& launch, const Tile& tile, const Shape& shape, const Thread& thread) {
   const RowsTile rows = rows_tile(sides_of<way>(launch, tile.record), shape, tile,
                                   width_of(shape.memory), width_of(shape.wire));
+  const DType from = way == Way::kPack ? shape.memory : shape.wire;
+  const DType to = way == Way::kPack ? shape.wire : shape.memory;
+  if (shape.is_changed) {
+    const ChangeAndCast change = {from, to, affine_words(tile.record, shape.ndim)};
+    return cast_elements<way>(tile, shape, rows, 0, thread, change);
+  }
   const std::uint32_t done = cast_known_vectors<way>(tile, shape, rows, thread);
   if (done == rows.run) return;
-  cast_elements<way>(tile, shape, rows, done, thread);
+  cast_elements<way>(tile, shape, rows, done, thread, CastAlone{from, to});
 }
 
 }  // namespace reshard::kernels

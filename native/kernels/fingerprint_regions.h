@@ -4,8 +4,10 @@
 
 #include <cstdint>
 
+#include "affine.h"
 #include "cast_scalar.h"
 #include "fingerprint_element.h"
+#include "kernels/cast_rows.h"
 #include "kernels/copy_rows.h"
 #include "kernels/memory_access.h"
 #include "kernels/move_tile.h"
@@ -115,31 +117,42 @@ inline std::uint64_t sum_of(const RegionTile& region, const Tile& tile, std::uin
 }
 
 // The same over elements that are cast first.
-inline std::uint64_t sum_of_cast(const RegionTile& region, const Tile& tile, std::uint32_t width,
-                                 const Thread& thread) {
-  const std::uint64_t shape = tile.record[kRegionShapeWord];
-  const auto memory = static_cast<DType>(field_of(shape, 2));
-  const auto stored = static_cast<DType>(field_of(shape, 3));
+template <typename Convert>
+std::uint64_t sum_of_cast(const RegionTile& region, const Tile& tile, std::uint32_t width,
+                          const Thread& thread, const Convert& convert_bits) {
   const std::uint64_t seed = tile.record[kRegionSeedWord];
   std::uint64_t sum = 0;
   RESHARD_NO_UNROLL
   for (std::uint32_t i = thread.index; i < region.total; i += thread.count) {
     const Position at = position_in(region, tile.record, i);
     const std::uint64_t bits = load_bits(at.address, width, low_bits(at.address) % width == 0);
-    sum += mix(seed + at.index * kIndexStep, convert(memory, stored, bits));
+    sum += mix(seed + at.index * kIndexStep, convert_bits(bits));
   }
   return sum;
+}
+
+inline std::uint64_t sum_of_region(const Launch& launch, const Tile& tile, const Thread& thread) {
+  const RegionTile region = region_tile(launch, tile);
+  const std::uint64_t* const record = tile.record;
+  const std::uint64_t shape = record[kRegionShapeWord];
+  const auto memory = static_cast<DType>(field_of(shape, 2));
+  const auto stored = static_cast<DType>(field_of(shape, 3));
+  const std::uint32_t width = field_of(shape, 4);
+  if (field_of(shape, 6) != 0) {
+    const auto ndim = static_cast<int>(field_of(shape, 0));
+    const std::uint64_t* const numbers = record + kRegionFirstDim + kWordsPerDim * ndim;
+    return sum_of_cast(region, tile, width, thread, ChangeAndCast{memory, stored, numbers});
+  }
+  if (field_of(shape, 5) != 0) {
+    return sum_of_cast(region, tile, width, thread, CastAlone{memory, stored});
+  }
+  return sum_of(region, tile, width, thread);
 }
 
 // Each thread's sum, into its place of the shared memory.
 inline void begin_region_tile(const Launch& launch, const Tile& tile, const Thread& thread,
                               std::uint8_t* shared) {
-  const RegionTile region = region_tile(launch, tile);
-  const std::uint64_t shape = tile.record[kRegionShapeWord];
-  const std::uint32_t width = field_of(shape, 4);
-  const std::uint64_t sum = field_of(shape, 5) != 0 ? sum_of_cast(region, tile, width, thread)
-                                                    : sum_of(region, tile, width, thread);
-  store_shared<8>(shared + 8 * thread.index, sum);
+  store_shared<8>(shared + 8 * thread.index, sum_of_region(launch, tile, thread));
 }
 
 inline void add_to_sum(std::uint64_t* sum, std::uint64_t value) {

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 
+#include "affine.h"
 #include "dtype.h"
 
 namespace reshard::kernels {
@@ -37,12 +38,13 @@ enum RecordWord : int {
   kRunWord = 4,           // kRows: bytes; kCast: elements; kTranspose: bytes of an element if all
                           // that happens to it is that it moves, else 0
   kBlockWord = 5,         // see Shape::split; kTranspose: tiles along the last two dims
-  kFirstDimWord = 6,      // three words a dim, outermost first: size, memory stride, wire stride
+  kFirstDimWord = 6,      // three words a dim, outermost first: size, memory stride, wire stride;
+                          // then, where values change, the numbers of their Affine
 };
 
 constexpr int kWordsPerDim = 3;
 
-// The fields of kShapeWord, eight bits each.
+// The fields of kShapeWord, eight bits each; those of strides share one.
 struct Shape {
   MoveKind kind;
   int ndim;
@@ -56,6 +58,7 @@ struct Shape {
   std::uint32_t memory_stride_bits;
   std::uint32_t wire_stride_bits;
   int edge_log2;  // kTranspose: a tile has at most 2**edge_log2 indices of each of its dims
+  bool is_changed = false;  // values change, before the cast if there is one
 };
 
 inline std::uint64_t word_of(const Shape& shape) {
@@ -64,9 +67,10 @@ inline std::uint64_t word_of(const Shape& shape) {
                                    static_cast<std::uint32_t>(shape.split),
                                    static_cast<std::uint32_t>(shape.memory),
                                    static_cast<std::uint32_t>(shape.wire),
-                                   shape.memory_stride_bits & 15U,
-                                   shape.wire_stride_bits & 15U,
-                                   static_cast<std::uint32_t>(shape.edge_log2)};
+                                   (shape.memory_stride_bits & 15U) | (shape.wire_stride_bits & 15U)
+                                                                          << 4,
+                                   static_cast<std::uint32_t>(shape.edge_log2),
+                                   shape.is_changed ? 1U : 0U};
   std::uint64_t word = 0;
   for (int i = 7; i >= 0; --i) word = (word << 8) | (fields[i] & 0xFFU);
   return word;
@@ -82,9 +86,10 @@ inline Shape shape_of(std::uint64_t word) {
           static_cast<int>(field_of(word, 2)),
           static_cast<DType>(field_of(word, 3)),
           static_cast<DType>(field_of(word, 4)),
-          field_of(word, 5),
-          field_of(word, 6),
-          static_cast<int>(field_of(word, 7))};
+          field_of(word, 5) & 15U,
+          field_of(word, 5) >> 4,
+          static_cast<int>(field_of(word, 6)),
+          field_of(word, 7) != 0};
 }
 
 inline std::uint32_t low_half(std::uint64_t word) { return static_cast<std::uint32_t>(word); }
@@ -107,6 +112,12 @@ inline MoveDim dim_of(const std::uint64_t* record, int k) {
   const std::uint64_t* const words = record + kFirstDimWord + kWordsPerDim * k;
   return {static_cast<std::int64_t>(words[0]), static_cast<std::int64_t>(words[1]),
           static_cast<std::int64_t>(words[2])};
+}
+
+// The numbers that follow the dims of a record.
+inline Affine affine_of(const std::uint64_t* words) {
+  return {{double_of(words[0]), double_of(words[1]), double_of(words[2])},
+          {double_of(words[3]), double_of(words[4]), double_of(words[5])}};
 }
 
 }  // namespace reshard::kernels

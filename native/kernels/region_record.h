@@ -12,13 +12,14 @@ namespace reshard::kernels {
 // Words of a record.
 enum RegionWord : int {
   kRegionShapeWord = 0,   // bytes: ndim, dim that is cut, memory dtype, stored dtype, width of an
-                          // element in memory, whether it is cast
+                          // element in memory, whether it is cast, whether values change
   kRegionPlaceWord = 1,   // buffer, upper half: slot of the sum
   kRegionOffsetWord = 2,  // of element 0 in its buffer, in bytes
   kRegionSeedWord = 3,
   kRegionIndexWord = 4,  // of element 0
   kRegionBlockWord = 5,  // indices of the cut dim in a tile, upper half: tiles along it
-  kRegionFirstDim = 6,   // three words a dim, outermost first: size, stride, stride of the index
+  kRegionFirstDim = 6,   // three words a dim, outermost first: size, stride, stride of the index;
+                         // then, where values change, the numbers of their Affine
 };
 
 // Elements of a tile, at most.

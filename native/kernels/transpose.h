@@ -55,6 +55,7 @@ struct Plane {
   DType from;
   DType to;
   bool has_cast;
+  const std::uint64_t* affine;  // the numbers by which values change, or null; then has_cast
   std::uint32_t src_bits;  // addresses of elements are multiples of the powers of two dividing this
   std::uint32_t dst_bits;
 };
@@ -88,6 +89,7 @@ Plane plane_of(const Launch& launch, const Tile& tile, const Shape& shape) {
   const std::uint32_t memory_bits = low_bits(sides.memory) | shape.memory_stride_bits;
   const std::uint32_t wire_bits = low_bits(sides.wire) | shape.wire_stride_bits;
   const bool has_cast = record[kRunWord] == 0;
+  const std::uint64_t* const affine = shape.is_changed ? affine_words(record, shape.ndim) : nullptr;
   if constexpr (way == Way::kPack) {
     return {sides.memory,
             sides.wire,
@@ -97,6 +99,7 @@ Plane plane_of(const Launch& launch, const Tile& tile, const Shape& shape) {
             shape.memory,
             shape.wire,
             has_cast,
+            affine,
             memory_bits,
             wire_bits};
   }
@@ -108,6 +111,7 @@ Plane plane_of(const Launch& launch, const Tile& tile, const Shape& shape) {
           shape.wire,
           shape.memory,
           has_cast,
+          affine,
           wire_bits,
           memory_bits};
 }
@@ -135,8 +139,9 @@ void load_elements(const Plane& plane, std::uint32_t first_column, const Thread&
 }
 
 // The same with a cast of any pair.
-template <int width>
-void load_cast_elements(const Plane& plane, const Thread& thread, std::uint8_t* shared) {
+template <int width, typename Convert>
+void load_cast_elements(const Plane& plane, const Thread& thread, std::uint8_t* shared,
+                        const Convert& convert_bits) {
   const std::uint32_t columns = plane.column.size;
   const std::uint32_t src_width = width_of(plane.from);
   const bool is_aligned = plane.src_bits % src_width == 0;
@@ -145,8 +150,7 @@ void load_cast_elements(const Plane& plane, const Thread& thread, std::uint8_t* 
     const std::uint32_t row = at / columns;
     const std::uint32_t column = at % columns;
     const std::uint8_t* const address = plane.src + row * plane.row.src + column * plane.column.src;
-    const std::uint64_t bits =
-        convert(plane.from, plane.to, load_bits(address, src_width, is_aligned));
+    const std::uint64_t bits = convert_bits(load_bits(address, src_width, is_aligned));
     store_shared<width>(shared + shared_place<width>(plane, row, column),
                         static_cast<Word<width>>(bits));
   }
@@ -227,9 +231,13 @@ bool load_known_cast(const Plane& plane, const Thread& thread, std::uint8_t* sha
 template <int width>
 void load_plane(const Plane& plane, const Thread& thread, std::uint8_t* shared) {
   if constexpr (width <= 8) {
+    if (plane.affine != nullptr) {
+      const ChangeAndCast change = {plane.from, plane.to, plane.affine};
+      return load_cast_elements<width>(plane, thread, shared, change);
+    }
     if (plane.has_cast) {
       if (load_known_cast<width>(plane, thread, shared)) return;
-      return load_cast_elements<width>(plane, thread, shared);
+      return load_cast_elements<width>(plane, thread, shared, CastAlone{plane.from, plane.to});
     }
   }
   const std::uint32_t done = load_words<width>(plane, thread, shared);

@@ -119,7 +119,9 @@ reshard_status reshard_program_create(const reshard_program_tables* tables,
         as_table(tables->spans, tables->spans_length, "tables.spans"),
         tables->num_rounds,
         tables->num_groups,
-        tables->messages_per_pair};
+        tables->messages_per_pair,
+        reshard::as_rules(tables->rules, tables->rules_length, "tables.rules"),
+        as_table(tables->changes, tables->changes_length, "tables.changes")};
     *program = new reshard_program(reshard::read_program(parsed));
     return RESHARD_STATUS_OK;
   });
@@ -243,12 +245,13 @@ reshard_status reshard_communicator_abort(reshard_communicator* communicator, co
 void reshard_communicator_destroy(reshard_communicator* communicator) { delete communicator; }
 
 reshard_status reshard_fingerprint(const int64_t* regions, uint64_t regions_length,
-                                   void* const* buffers, uint64_t num_buffers, uint64_t* sums,
-                                   uint64_t num_slots) {
+                                   const double* rules, uint64_t rules_length, void* const* buffers,
+                                   uint64_t num_buffers, uint64_t* sums, uint64_t num_slots) {
   return guarded([&] {
     if (num_buffers > 0) require(buffers, "buffers");
     if (num_slots > 0) require(sums, "sums");
-    reshard::add_fingerprints(as_table(regions, regions_length, "regions"), buffers,
+    reshard::add_fingerprints(as_table(regions, regions_length, "regions"),
+                              reshard::as_rules(rules, rules_length, "rules"), buffers,
                               static_cast<std::size_t>(num_buffers), sums,
                               static_cast<std::size_t>(num_slots));
     return RESHARD_STATUS_OK;

@@ -67,6 +67,11 @@ inline Table as_table(const std::int64_t* data, std::uint64_t length, const char
   return {data, static_cast<std::size_t>(length)};
 }
 
+inline RulesTable as_rules(const double* data, std::uint64_t length, const char* what) {
+  if (length > 0) require(data, what);
+  return {data, static_cast<std::size_t>(length)};
+}
+
 }  // namespace reshard
 
 #endif  // RESHARD_NATIVE_SRC_C_API_H_

@@ -153,6 +153,7 @@ reshard_status reshard_communicator_create_nccl(const reshard_nccl_options* opti
 
 reshard_status reshard_communicator_fingerprint(reshard_communicator* communicator,
                                                 const int64_t* regions, uint64_t regions_length,
+                                                const double* rules, uint64_t rules_length,
                                                 void* const* buffers, uint64_t num_buffers,
                                                 uint64_t* sums, uint64_t num_slots,
                                                 int64_t timeout_ns) {
@@ -173,7 +174,8 @@ reshard_status reshard_communicator_fingerprint(reshard_communicator* communicat
     const auto slots = static_cast<std::size_t>(num_slots);
     communicator->fingerprints->add(
         reshard::read_fingerprint_rows(reshard::as_table(regions, regions_length, "regions"),
-                                       buffers, static_cast<std::size_t>(num_buffers), slots),
+                                       reshard::as_rules(rules, rules_length, "rules"), buffers,
+                                       static_cast<std::size_t>(num_buffers), slots),
         buffers, sums, timeout_ns);
     return RESHARD_STATUS_OK;
   });

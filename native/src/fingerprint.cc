@@ -1,11 +1,13 @@
 #include "fingerprint.h"
 
 #include <algorithm>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
 #include "cast.h"
 #include "fingerprint_mix.h"
+#include "pack.h"
 #include "pack_prefetch.h"
 #include "pack_rows.h"
 
@@ -95,14 +97,22 @@ class RegionSum {
       : order_(order),
         inner_(order.dims[order.ndim - 1]),
         seed_(region.seed),
-        cast_(cast_function(region.memory, region.stored)),
+        conversion_(conversion_of(region)),
         is_dense_(inner_.stride == order.width || inner_.size == 1),
         gather_(rows_function(order.width, Stores::kCached)),
-        mixer_(cast_ != nullptr ? size_of(region.stored) : order.width, inner_.index_stride) {}
+        mixer_(conversion_ ? size_of(region.stored) : order.width, inner_.index_stride) {}
 
   std::uint64_t run() { return sum_dim(0, order_.base, order_.index); }
 
  private:
+  static std::optional<Conversion> conversion_of(const FingerprintRegion& region) {
+    if (!region.affine.is_identity()) {
+      return Conversion(region.memory, region.stored, region.affine);
+    }
+    if (region.memory != region.stored) return Conversion(region.memory, region.stored);
+    return std::nullopt;
+  }
+
   std::uint64_t sum_dim(int k, const std::byte* base, std::uint64_t index) {
     if (k == order_.ndim - 1) return sum_run(base, index);
     const Dim& dim = order_.dims[k];
@@ -126,7 +136,7 @@ class RegionSum {
   }
 
   std::uint64_t sum_run(const std::byte* base, std::uint64_t index) {
-    if (is_dense_ && cast_ == nullptr) return mixer_.sum(base, inner_.size, term_of(index));
+    if (is_dense_ && !conversion_) return mixer_.sum(base, inner_.size, term_of(index));
     std::uint64_t sum = 0;
     for (std::int64_t done = 0; done < inner_.size; done += kBlock) {
       const std::int64_t count = std::min(kBlock, inner_.size - done);
@@ -135,8 +145,8 @@ class RegionSum {
         gather_(gathered_, order_.width, block, inner_.stride, count, order_.width);
         block = gathered_;
       }
-      if (cast_ != nullptr) {
-        cast_(block, stored_, count, false);
+      if (conversion_) {
+        conversion_->run(block, stored_, count, Stores::kCached);
         block = stored_;
       }
       const std::uint64_t first = index + static_cast<std::uint64_t>(done) * inner_.index_stride;
@@ -150,7 +160,7 @@ class RegionSum {
   const MemoryOrder& order_;
   const Dim inner_;
   const std::uint64_t seed_;
-  const CastFunction cast_;
+  const std::optional<Conversion> conversion_;
   const bool is_dense_;
   const RowsFunction gather_;
   const RunMixer mixer_;
@@ -161,9 +171,10 @@ class RegionSum {
 }  // namespace
 
 std::uint64_t fingerprint(const FingerprintRegion& region) {
-  if (!can_cast(region.memory, region.stored)) {
-    throw std::invalid_argument(std::string("fingerprint: no cast from ") + name_of(region.memory) +
-                                " to " + name_of(region.stored) +
+  if (!can_cast(region.memory, region.stored) ||
+      (!region.affine.is_identity() && !can_apply_affine(region.memory, region.stored))) {
+    throw std::invalid_argument(std::string("fingerprint: no conversion from ") +
+                                name_of(region.memory) + " to " + name_of(region.stored) +
                                 "; check the pair before calling");
   }
   const MemoryOrder order(region);

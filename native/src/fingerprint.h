@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "affine.h"
 #include "dtype.h"
 #include "strided_box.h"
 
@@ -23,11 +24,12 @@ struct FingerprintRegion {
   std::int64_t stride[kMaxDims];
   std::int64_t index_stride[kMaxDims];
   std::int64_t index_base;
+  Affine affine{};  // before the cast
 };
 
 // The sum modulo 2**64 of mix(seed, index, stored bits) over the region. An element of 16 bytes
 // counts as two of 8 bytes at 2*index and 2*index + 1. Throws std::invalid_argument when
-// !can_cast(memory, stored).
+// there is no such cast or change of values.
 std::uint64_t fingerprint(const FingerprintRegion& region);
 
 }  // namespace reshard

@@ -9,10 +9,10 @@
 namespace reshard {
 namespace {
 
-constexpr std::int64_t kHeadColumns = 7;
+constexpr std::int64_t kHeadColumns = 8;
 
-FingerprintRow read_row(TableReader& reader, std::int64_t number, void* const* buffers,
-                        std::size_t num_buffers, std::size_t num_slots) {
+FingerprintRow read_row(TableReader& reader, RulesTable rules, std::int64_t number,
+                        void* const* buffers, std::size_t num_buffers, std::size_t num_slots) {
   const std::string where = text("regions table, row ", number, ": ");
   const std::int64_t* head = reader.take(kHeadColumns, number);
   FingerprintRow row{};
@@ -26,8 +26,9 @@ FingerprintRow read_row(TableReader& reader, std::int64_t number, void* const* b
     throw Error(StatusCode::kUnsupported, text(where, "no cast from ", name_of(region.memory),
                                                " to ", name_of(region.stored), "."));
   }
-  region.seed = static_cast<std::uint64_t>(head[5]);
-  region.ndim = read_ndim(where, head[6]);
+  region.affine = read_affine(where, rules, head[5], region.memory, region.stored);
+  region.seed = static_cast<std::uint64_t>(head[6]);
+  region.ndim = read_ndim(where, head[7]);
   const std::int64_t* dims = reader.take(3 * region.ndim + 1, number);
   const StridedBox box = read_box(where, region.ndim, dims, dims + region.ndim);
   row.elements = count_elements(where, box, size_of(region.memory));
@@ -44,20 +45,21 @@ FingerprintRow read_row(TableReader& reader, std::int64_t number, void* const* b
 
 }  // namespace
 
-std::vector<FingerprintRow> read_fingerprint_rows(Table table, void* const* buffers,
-                                                  std::size_t num_buffers, std::size_t num_slots) {
+std::vector<FingerprintRow> read_fingerprint_rows(Table table, RulesTable rules,
+                                                  void* const* buffers, std::size_t num_buffers,
+                                                  std::size_t num_slots) {
   TableReader reader("regions", table);
   std::vector<FingerprintRow> rows;
   for (std::int64_t number = 0; !reader.at_end(); ++number) {
-    FingerprintRow row = read_row(reader, number, buffers, num_buffers, num_slots);
+    FingerprintRow row = read_row(reader, rules, number, buffers, num_buffers, num_slots);
     if (row.elements > 0) rows.push_back(row);
   }
   return rows;
 }
 
-void add_fingerprints(Table table, void* const* buffers, std::size_t num_buffers,
+void add_fingerprints(Table table, RulesTable rules, void* const* buffers, std::size_t num_buffers,
                       std::uint64_t* sums, std::size_t num_slots) {
-  for (FingerprintRow& row : read_fingerprint_rows(table, buffers, num_buffers, num_slots)) {
+  for (FingerprintRow& row : read_fingerprint_rows(table, rules, buffers, num_buffers, num_slots)) {
     row.region.base = static_cast<const std::byte*>(buffers[row.buffer]) + row.offset_bytes;
     sums[row.slot] += fingerprint(row.region);
   }

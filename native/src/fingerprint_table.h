@@ -21,13 +21,14 @@ struct FingerprintRow {
 };
 
 // The rows of a table that have elements. Throws kInvalidArgument or kUnsupported naming the row.
-std::vector<FingerprintRow> read_fingerprint_rows(Table table, void* const* buffers,
-                                                  std::size_t num_buffers, std::size_t num_slots);
+std::vector<FingerprintRow> read_fingerprint_rows(Table table, RulesTable rules,
+                                                  void* const* buffers, std::size_t num_buffers,
+                                                  std::size_t num_slots);
 
 // Adds the fingerprint of every region to sums[slot]. The layout of the table is documented at
 // reshard_fingerprint in reshard.h. Throws kInvalidArgument or kUnsupported naming the row; sums
 // are unchanged then.
-void add_fingerprints(Table table, void* const* buffers, std::size_t num_buffers,
+void add_fingerprints(Table table, RulesTable rules, void* const* buffers, std::size_t num_buffers,
                       std::uint64_t* sums, std::size_t num_slots);
 
 }  // namespace reshard

@@ -26,6 +26,12 @@ void LaunchTable::begin_record(std::uint64_t num_tiles, const char* remedy) {
   words_.clear();
 }
 
+void LaunchTable::push(const Affine& affine) {
+  for (const AffineRule& rule : {affine.source, affine.destination}) {
+    for (const double number : {rule.scale, rule.divisor, rule.offset}) push(bits_of(number));
+  }
+}
+
 const std::vector<std::uint64_t>& LaunchTable::words() const {
   if (words_.empty() && !entries_.empty()) {
     const std::uint32_t directory = num_moves();

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "affine.h"
+
 namespace reshard {
 
 // Records of 64-bit words, found through a directory by the number of a tile; see
@@ -34,6 +36,7 @@ class LaunchTable {
   // Appends to the record.
   void push(std::uint64_t word) { records_.push_back(word); }
   void push(std::int64_t word) { records_.push_back(static_cast<std::uint64_t>(word)); }
+  void push(const Affine& affine);  // kAffineNumbers words
 
  private:
   struct Entry {

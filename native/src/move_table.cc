@@ -22,10 +22,12 @@ struct MoveTable::Box {
   DType wire;
   std::int64_t memory_width;  // of an element
   std::int64_t wire_width;
+  const Affine& affine;
   int ndim;
   MoveDim dims[kMaxDims];
 
-  bool has_cast() const { return memory != wire; }
+  bool is_changed() const { return !affine.is_identity(); }
+  bool is_converted() const { return memory != wire || is_changed(); }
 
   std::int64_t num_elements() const {
     std::int64_t total = 1;
@@ -114,6 +116,7 @@ void MoveTable::add(const Operation& operation, const Segment& segment, std::int
                               operation.wire,
                               size_of(operation.memory),
                               wire_width,
+                              operation.affine,
                               part.ndim,
                               {}};
                   for (int k = 0; k < part.ndim; ++k) {
@@ -127,7 +130,7 @@ void MoveTable::add_box(Box& box) {
   if (box.num_elements() == 0) return;
   box.merge_dims();
   const std::int64_t run = box.take_run();
-  if (box.has_cast()) {
+  if (box.is_converted()) {
     if (run == 1 && add_transpose(box, 0)) return;
     return add_rows(box, MoveKind::kCast, run, std::max(box.memory_width, box.wire_width));
   }
@@ -164,7 +167,7 @@ void MoveTable::add_rows(Box& box, MoveKind kind, std::int64_t run, std::int64_t
     block = ceil_div(size, ceil_div(size, block));  // tiles of about the same size
   }
   num_blocks = static_cast<std::uint64_t>(ceil_div(size, block));
-  Shape shape = {kind, box.ndim, split, box.memory, box.wire, 0, 0, 0};
+  const Shape shape = {kind, box.ndim, split, box.memory, box.wire, 0, 0, 0, box.is_changed()};
   std::uint64_t num_tiles = num_blocks;
   for (int k = 0; k < split; ++k) num_tiles *= static_cast<std::uint64_t>(box.dims[k].size);
   const std::uint64_t block_word = kernels::word_of_halves(static_cast<std::uint32_t>(block),
@@ -197,7 +200,8 @@ bool MoveTable::add_transpose(Box& box, std::int64_t unit) {
   const auto tiles_wire = static_cast<std::uint64_t>(ceil_div(wire.size, edge));
   std::uint64_t num_tiles = tiles_memory * tiles_wire;
   for (int k = 0; k < box.ndim - 2; ++k) num_tiles *= static_cast<std::uint64_t>(box.dims[k].size);
-  const Shape shape = {MoveKind::kTranspose, box.ndim, 0, box.memory, box.wire, 0, 0, edge_log2};
+  const Shape shape = {MoveKind::kTranspose, box.ndim, 0, box.memory, box.wire, 0, 0, edge_log2,
+                       box.is_changed()};
   const std::uint64_t block_word = kernels::word_of_halves(static_cast<std::uint32_t>(tiles_memory),
                                                            static_cast<std::uint32_t>(tiles_wire));
   add_record(shape, box, static_cast<std::uint64_t>(unit), block_word, num_tiles);
@@ -223,6 +227,7 @@ void MoveTable::add_record(const Shape& shape, const Box& box, std::uint64_t run
     push(box.dims[k].memory);
     push(box.dims[k].wire);
   }
+  if (box.is_changed()) push(box.affine);
 }
 
 }  // namespace reshard

@@ -54,10 +54,21 @@ void pack_converted(const StridedBox& box, const std::byte* base, const Conversi
                 });
 }
 
+void unpack_converted(const StridedBox& box, std::byte* base, const Conversion& conversion,
+                      std::int64_t first, std::int64_t count, const std::byte* in, Stores wanted) {
+  const FloatEnvironment environment;
+  const StoreScope scope(wanted, count * conversion.to_width());
+  for_each_part(box, conversion.from_width(), first, count,
+                [&](const CopyBox& part, std::int64_t memory, std::int64_t wire) {
+                  convert_box(reversed(part), base + memory, in + wire, conversion,
+                              WireSide::kSource, scope.stores());
+                });
+}
+
 }  // namespace
 
-bool can_apply_affine(DType mem, DType wire) {
-  return can_cast(mem, DType::kF64) && can_cast(DType::kF64, wire);
+bool can_apply_affine(DType from, DType to) {
+  return can_cast(from, DType::kF64) && can_cast(DType::kF64, to);
 }
 
 void pack(const StridedBox& box, const std::byte* base, DType mem, DType wire, std::int64_t first,
@@ -76,18 +87,12 @@ void pack(const StridedBox& box, const std::byte* base, DType mem, DType wire, s
 
 void unpack(const StridedBox& box, std::byte* base, DType mem, DType wire, std::int64_t first,
             std::int64_t count, const std::byte* in, Stores stores) {
-  const std::int64_t width = size_of(wire);
-  const StoreScope scope(stores, count * size_of(mem));
   if (mem != wire) {
     if (!can_cast(wire, mem)) refuse("unpack", wire, mem);
-    const FloatEnvironment environment;
-    const Conversion conversion(wire, mem);
-    return for_each_part(box, width, first, count,
-                         [&](const CopyBox& part, std::int64_t memory, std::int64_t offset) {
-                           convert_box(reversed(part), base + memory, in + offset, conversion,
-                                       WireSide::kSource, scope.stores());
-                         });
+    return unpack_converted(box, base, Conversion(wire, mem), first, count, in, stores);
   }
+  const std::int64_t width = size_of(wire);
+  const StoreScope scope(stores, count * width);
   for_each_part(box, width, first, count,
                 [&](const CopyBox& part, std::int64_t memory, std::int64_t offset) {
                   copy_box(reversed(part), base + memory, in + offset, width, scope.stores());
@@ -99,6 +104,13 @@ void pack_affine(const StridedBox& box, const std::byte* base, DType mem, DType 
                  Stores stores) {
   if (!can_apply_affine(mem, wire)) refuse("pack_affine", mem, wire);
   pack_converted(box, base, Conversion(mem, wire, affine), first, count, out, stores);
+}
+
+void unpack_affine(const StridedBox& box, std::byte* base, DType mem, DType wire,
+                   const Affine& affine, std::int64_t first, std::int64_t count,
+                   const std::byte* in, Stores stores) {
+  if (!can_apply_affine(wire, mem)) refuse("unpack_affine", wire, mem);
+  unpack_converted(box, base, Conversion(wire, mem, affine), first, count, in, stores);
 }
 
 void fill_zero(const StridedBox& box, std::byte* base, std::int64_t element_size) {

@@ -1,4 +1,5 @@
-// Strided memory to dense wire bytes and back, with an optional cast on the way.
+// Strided memory to dense wire bytes and back, with an optional cast or change of values on the
+// way.
 //
 // These are the only functions that touch the bytes of a tensor while a refit runs, so their speed
 // is the speed of a refit. They allocate nothing, take no lock and may run in several threads at
@@ -16,8 +17,9 @@
 
 namespace reshard {
 
-// Whether pack_affine can serve this pair: both are floats that have casts.
-bool can_apply_affine(DType mem, DType wire);
+// Whether the values of a pair's elements can be changed on the way: both are floats that have
+// casts.
+bool can_apply_affine(DType from, DType to);
 
 // Copies elements [first, first+count) (row-major order of `box`) from strided memory at `base`
 // (dtype `mem`) into dense `out` (dtype `wire`). `base` and `out` need no alignment. The written
@@ -33,11 +35,14 @@ void pack(const StridedBox& box, const std::byte* base, DType mem, DType wire, s
 void unpack(const StridedBox& box, std::byte* base, DType mem, DType wire, std::int64_t first,
             std::int64_t count, const std::byte* in, Stores stores = Stores::kStreaming);
 
-// pack with an affine step before the cast. Slower than pack: meant for small tensors such as
-// norms. Throws std::invalid_argument when !can_apply_affine(mem, wire).
+// pack and unpack with a change of values before the cast. Slower than these. They throw
+// std::invalid_argument when !can_apply_affine of what is read and what is written.
 void pack_affine(const StridedBox& box, const std::byte* base, DType mem, DType wire,
                  const Affine& affine, std::int64_t first, std::int64_t count, std::byte* out,
                  Stores stores = Stores::kStreaming);
+void unpack_affine(const StridedBox& box, std::byte* base, DType mem, DType wire,
+                   const Affine& affine, std::int64_t first, std::int64_t count,
+                   const std::byte* in, Stores stores = Stores::kStreaming);
 
 // Zeroes every element of the box.
 void fill_zero(const StridedBox& box, std::byte* base, std::int64_t element_size);

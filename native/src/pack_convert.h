@@ -5,24 +5,18 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "affine.h"
 #include "cast.h"
 #include "pack_copy.h"
 
 namespace reshard {
-
-// value -> value * scale + offset, two roundings, before the cast. Computed in float32, or in
-// float64 when the memory or the wire dtype is float64.
-struct Affine {
-  double scale;
-  double offset;
-};
 
 // What happens to an element between memory and wire. Needs a FloatEnvironment while it runs.
 class Conversion {
  public:
   // A cast; the two dtypes differ.
   Conversion(DType from, DType to);
-  // An affine step and a cast.
+  // A change of values in float64, and a cast; the two dtypes may be equal.
   Conversion(DType from, DType to, const Affine& affine);
 
   // Converts a dense run. After streaming stores the caller fences.
@@ -32,16 +26,14 @@ class Conversion {
   std::int64_t to_width() const { return to_width_; }
 
  private:
-  template <typename Real>
   void run_affine(const std::byte* in, std::byte* out, std::int64_t count) const;
 
   std::int64_t from_width_;
   std::int64_t to_width_;
   bool is_affine_;
-  bool is_double_;
   Affine affine_;
-  CastFunction load_;   // from -> the type of the affine step; the whole cast when there is none
-  CastFunction store_;  // the type of the affine step -> to
+  CastFunction load_;   // from -> float64; the whole cast where values do not change
+  CastFunction store_;  // float64 -> to
 };
 
 // Converts every element of the box. One side is the wire, dense in the order of the dims except

@@ -32,12 +32,15 @@ class PlainMover final : public GpuMover {
   std::size_t add(MoveKind kind, const std::vector<Move>& moves) override {
     for (const Move& move : moves) {
       const Operation& operation = program_.operations[move.operation];
-      if (operation.memory == operation.wire) continue;
+      if (operation.moves_bytes()) continue;
+      const std::string what = operation.memory == operation.wire
+                                   ? text("to change the values of ", name_of(operation.wire))
+                                   : text("to turn ", name_of(operation.memory), " into ",
+                                          name_of(operation.wire), " or back");
       throw Error(
           StatusCode::kUnsupported,
-          text("GPU ", device_.ordinal(), ": to turn ", name_of(operation.memory), " into ",
-               name_of(operation.wire),
-               " or back takes compiled kernels, and "
+          text("GPU ", device_.ordinal(), ": ", what,
+               " takes compiled kernels, and "
                "NVRTC is not there. Install nvidia-cuda-nvrtc-cu12 (or the extra cuda12)."));
     }
     Batch batch{kind, {}};

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "affine.h"
 #include "dtype.h"
 #include "strided_box.h"
 
@@ -36,6 +37,10 @@ struct Operation {
   std::int64_t elements;
   StridedBox box;
   Span span;
+  Affine affine{};  // from what is read to what is written, before the cast
+
+  // Whether the bytes in memory are those on the wire.
+  bool moves_bytes() const { return memory == wire && affine.is_identity(); }
 };
 
 // Elements [first, first + count) of an operation, at byte `offset` of a chunk.

@@ -173,6 +173,16 @@ class ProgramReader {
     }
   }
 
+  // What the operation in a row of its table does to values.
+  Affine read_change(const std::string& where, std::int64_t row, DType from, DType to) const {
+    if (tables_.changes.length == 0) return {};
+    if (static_cast<std::size_t>(row) >= tables_.changes.length) {
+      refuse(text("changes table: ", tables_.changes.length,
+                  " values; one per row of the operations table is needed, or none."));
+    }
+    return read_affine(where, tables_.rules, tables_.changes.data[row], from, to);
+  }
+
   void read_operations() {
     TableReader reader("operations", tables_.operations);
     std::int64_t row = 0;
@@ -181,6 +191,9 @@ class ProgramReader {
     if (tables_.spans.length != num_values) {
       refuse(text("spans table: ", tables_.spans.length, " values, but ", num_values,
                   " are needed for ", row, " operations and ", tables_.num_rounds, " rounds."));
+    }
+    if (tables_.changes.length > static_cast<std::size_t>(row)) {
+      refuse(text("changes table: ", tables_.changes.length, " values for ", row, " operations."));
     }
     std::stable_sort(program_.operations.begin(), program_.operations.end(),
                      [](const Operation& a, const Operation& b) { return a.stream < b.stream; });
@@ -199,7 +212,11 @@ class ProgramReader {
     operation.offset_bytes = head[2];
     operation.memory = read_dtype(where, "memory", head[3]);
     operation.wire = read_dtype(where, "wire", head[4]);
-    check_cast(where, stream.direction, operation);
+    const bool is_send = stream.direction == Direction::kSend;
+    const DType from = is_send ? operation.memory : operation.wire;
+    const DType to = is_send ? operation.wire : operation.memory;
+    check_cast(where, from, to);
+    operation.affine = read_change(where, row, from, to);
     const int ndim = read_ndim(where, head[5]);
     const std::int64_t* dims = reader.take(2 * ndim, row);
     const StridedBox box = read_box(where, ndim, dims, dims + ndim);
@@ -213,10 +230,7 @@ class ProgramReader {
     program_.operations.push_back(operation);
   }
 
-  void check_cast(const std::string& where, Direction direction, const Operation& operation) {
-    const bool is_send = direction == Direction::kSend;
-    const DType from = is_send ? operation.memory : operation.wire;
-    const DType to = is_send ? operation.wire : operation.memory;
+  void check_cast(const std::string& where, DType from, DType to) {
     if (from != to && !can_cast(from, to)) {
       throw Error(StatusCode::kUnsupported,
                   text(where, "no cast from ", name_of(from), " to ", name_of(to),

@@ -22,9 +22,12 @@ struct ProgramTables {
   std::int64_t num_rounds = 0;
   std::int64_t num_groups = 1;
   std::int64_t messages_per_pair = 1;
+  RulesTable rules{};
+  Table changes{};
 };
 
-// Throws kInvalidArgument (or kUnsupported for a cast) naming the row and the values.
+// Throws kInvalidArgument (or kUnsupported for a cast or a change of values) naming the row and the
+// values.
 Program read_program(const ProgramTables& tables);
 
 }  // namespace reshard

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/region_record.h"
+#include "pack.h"
 #include "status.h"
 
 namespace reshard {
@@ -53,9 +54,10 @@ std::uint64_t shape_word(const FingerprintRegion& region, int ndim, int split) {
   const std::uint64_t bytes[] = {
       static_cast<std::uint64_t>(ndim),          static_cast<std::uint64_t>(split),
       static_cast<std::uint64_t>(region.memory), static_cast<std::uint64_t>(region.stored),
-      static_cast<std::uint64_t>(width),         region.memory != region.stored ? 1U : 0U};
+      static_cast<std::uint64_t>(width),         region.memory != region.stored ? 1U : 0U,
+      region.affine.is_identity() ? 0U : 1U};
   std::uint64_t word = 0;
-  for (int i = 5; i >= 0; --i) word = (word << 8) | bytes[i];
+  for (int i = 6; i >= 0; --i) word = (word << 8) | bytes[i];
   return word;
 }
 
@@ -63,7 +65,9 @@ std::uint64_t shape_word(const FingerprintRegion& region, int ndim, int split) {
 
 void RegionTable::add(const FingerprintRegion& region, std::uint32_t buffer,
                       std::int64_t offset_bytes, std::uint32_t slot) {
-  if (!can_cast(region.memory, region.stored)) {
+  const bool is_changed = !region.affine.is_identity();
+  if (!can_cast(region.memory, region.stored) ||
+      (is_changed && !can_apply_affine(region.memory, region.stored))) {
     throw Error(StatusCode::kUnsupported, text("fingerprint: no cast from ", name_of(region.memory),
                                                " to ", name_of(region.stored), "."));
   }
@@ -94,6 +98,7 @@ void RegionTable::add(const FingerprintRegion& region, std::uint32_t buffer,
     push(dims[k].stride);
     push(dims[k].index_stride);
   }
+  if (is_changed) push(region.affine);
 }
 
 }  // namespace reshard

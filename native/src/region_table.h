@@ -15,7 +15,7 @@ class RegionTable final : public LaunchTable {
  public:
   // Adds the fingerprint of a region whose element (0, ...) is `offset_bytes` from
   // addresses[buffer] to sums[slot]; region.base is not looked at. Throws kUnsupported when there
-  // is no such cast or the launch would have 2**32 tiles.
+  // is no such cast or change of values or the launch would have 2**32 tiles.
   void add(const FingerprintRegion& region, std::uint32_t buffer, std::int64_t offset_bytes,
            std::uint32_t slot);
 };

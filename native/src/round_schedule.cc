@@ -75,7 +75,7 @@ std::vector<Piece> pieces_of(const Program& program) {
 bool find_run(const Operation& operation, const Piece& piece, std::int64_t* offset) {
   const std::int64_t width = size_of(operation.wire);
   const StridedBox& box = operation.box;
-  if (operation.memory != operation.wire) return false;
+  if (!operation.moves_bytes()) return false;
   const std::int64_t inner = box.ndim == 0 ? 1 : box.size[box.ndim - 1];
   if (inner > 1 && box.stride[box.ndim - 1] != width) return false;
   std::int64_t row = piece.first / inner;

@@ -1,7 +1,9 @@
 #include "table_reader.h"
 
+#include <cmath>
 #include <limits>
 
+#include "pack.h"
 #include "status.h"
 
 namespace reshard {
@@ -51,6 +53,30 @@ StridedBox read_box(const std::string& where, int ndim, const std::int64_t* size
     box.stride[dim] = strides[dim];
   }
   return box;
+}
+
+Affine read_affine(const std::string& where, RulesTable rules, std::int64_t row, DType from,
+                   DType to) {
+  if (row == -1) return {};
+  const auto num_rules = static_cast<std::int64_t>(rules.length / kAffineNumbers);
+  const double* numbers = rules.data + kAffineNumbers * read_index(where, "rule", row, num_rules);
+  const Affine affine = {{numbers[0], numbers[1], numbers[2]},
+                         {numbers[3], numbers[4], numbers[5]}};
+  for (const AffineRule& rule : {affine.source, affine.destination}) {
+    const bool is_finite =
+        std::isfinite(rule.scale) && std::isfinite(rule.divisor) && std::isfinite(rule.offset);
+    if (!is_finite || rule.scale == 0.0 || rule.divisor == 0.0) {
+      refuse(text(where, "scale ", rule.scale, ", divisor ", rule.divisor, " and offset ",
+                  rule.offset, " are no rule: all are finite, scale and divisor not 0."));
+    }
+  }
+  if (!affine.is_identity() && !can_apply_affine(from, to)) {
+    throw Error(StatusCode::kUnsupported,
+                text(where, "the values of ", name_of(from), " or ", name_of(to),
+                     " cannot be changed. That is for float16, bfloat16, float32, float64, "
+                     "float8_e4m3fn and float8_e5m2."));
+  }
+  return affine;
 }
 
 std::int64_t count_elements(const std::string& where, const StridedBox& box,

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "affine.h"
 #include "dtype.h"
 #include "strided_box.h"
 
@@ -14,6 +15,12 @@ namespace reshard {
 // A flat table of int64; borrowed.
 struct Table {
   const std::int64_t* data;
+  std::size_t length;
+};
+
+// Rules of values: six float64 a row; borrowed.
+struct RulesTable {
+  const double* data;
   std::size_t length;
 };
 
@@ -43,6 +50,11 @@ std::size_t read_index(const std::string& where, const char* what, std::int64_t 
                        std::int64_t limit);
 StridedBox read_box(const std::string& where, int ndim, const std::int64_t* sizes,
                     const std::int64_t* strides);
+
+// The rule in a row of the table; none for row -1. Refuses numbers that are no rule, and, with
+// kUnsupported, what is no pair of floats that have casts.
+Affine read_affine(const std::string& where, RulesTable rules, std::int64_t row, DType from,
+                   DType to);
 
 // Elements of a box; refuses one of more than 2^62 bytes.
 std::int64_t count_elements(const std::string& where, const StridedBox& box,

@@ -92,8 +92,8 @@ static void test_null_and_small_structs(void) {
   CHECK(reshard_communicator_connect(NULL, 1, 1) == RESHARD_STATUS_INVALID_ARGUMENT);
   CHECK(reshard_communicator_check_peers(NULL) == RESHARD_STATUS_INVALID_ARGUMENT);
   CHECK(reshard_communicator_abort(NULL, NULL) == RESHARD_STATUS_INVALID_ARGUMENT);
-  CHECK(reshard_fingerprint(NULL, 3, NULL, 0, NULL, 0) == RESHARD_STATUS_INVALID_ARGUMENT);
-  CHECK(reshard_fingerprint(NULL, 0, NULL, 0, NULL, 0) == RESHARD_STATUS_OK);
+  CHECK(reshard_fingerprint(NULL, 3, NULL, 0, NULL, 0, NULL, 0) == RESHARD_STATUS_INVALID_ARGUMENT);
+  CHECK(reshard_fingerprint(NULL, 0, NULL, 0, NULL, 0, NULL, 0) == RESHARD_STATUS_OK);
   reshard_communicator_destroy(NULL);
 }
 

@@ -1,5 +1,5 @@
 // The casts: every 16-bit and 8-bit source value, boundaries and random values of the wider ones;
-// vector code against scalar code; casts and the affine step inside pack and unpack.
+// vector code against scalar code; casts and changes of values inside pack and unpack.
 //
 // The oracle decodes and rounds in float64 arithmetic: it shares no bit trick with the code.
 
@@ -290,41 +290,100 @@ void test_strided_casts(Random& random, int rounds) {
   }
 }
 
-template <typename Real>
-Real affine_oracle(Real value, const Affine& affine) {
-  const volatile Real product = value * static_cast<Real>(affine.scale);  // two roundings
-  return product + static_cast<Real>(affine.offset);
+Affine random_affine(Random& random) {
+  Affine affine;
+  for (AffineRule* rule : {&affine.source, &affine.destination}) {
+    if (random.one_in(2)) rule->scale = 0.1 * static_cast<double>(random.between(1, 50));
+    if (random.one_in(2)) rule->divisor = -0.7 * static_cast<double>(random.between(1, 50));
+    if (random.one_in(2)) rule->offset = 0.3 * static_cast<double>(random.between(-9, 9));
+  }
+  return affine;
 }
 
+// Every step is rounded by itself: no compiler may keep more of it, or make one step of two.
+double affine_oracle(double value, const Affine& affine) {
+  volatile double result = value;
+  result = result * affine.source.scale;
+  result = result / affine.source.divisor;
+  if (affine.source.offset != 0) result = result + affine.source.offset;
+  result = result - affine.destination.offset;
+  result = result * affine.destination.divisor;
+  result = result / affine.destination.scale;
+  return result;
+}
+
+// `in` has the elements of `from` one after the other, `out` what became of them.
+void check_affine(const char* what, const Affine& affine, DType from, DType to, const Bytes& in,
+                  const Bytes& out) {
+  const std::size_t count = in.size() / static_cast<std::size_t>(size_of(from));
+  for (std::size_t i = 0; i < count; ++i) {
+    const double value =
+        value_of(from, bits_at(from, in.data() + i * static_cast<std::size_t>(size_of(from))));
+    const double expected = expected_value(DType::kF64, to, affine_oracle(value, affine));
+    const double found =
+        value_of(to, bits_at(to, out.data() + i * static_cast<std::size_t>(size_of(to))));
+    CHECK(same_value(found, expected), std::string(what) + " " + name_of(from) + " to " +
+                                           name_of(to) + " of " + std::to_string(value) +
+                                           " gives " + std::to_string(found) + ", expected " +
+                                           std::to_string(expected));
+  }
+}
+
+// pack_affine and unpack_affine, against one element after the other.
 void test_affine(Random& random, int rounds) {
   for (int round = 0; round < rounds; ++round) {
     const DType mem = kFloats[random.between(0, 5)];
     const DType wire = kFloats[random.between(0, 5)];
-    if (!can_apply_affine(mem, wire)) continue;
     const MemoryCase test = random_box(random, size_of(mem));
     const std::int64_t total = num_elements(test.box);
     const std::int64_t first = random.between(0, total);
     const std::int64_t count = random.between(0, total - first);
-    const Bytes memory =
-        reshard_test::hashed_bytes(static_cast<std::size_t>(test.size), random.next());
-    Affine affine = {1.0, 1.0};
-    if (!random.one_in(3)) affine.scale = 0.1 * static_cast<double>(random.between(-50, 50));
-    if (!random.one_in(3)) affine.offset = 0.3 * static_cast<double>(random.between(-9, 9));
-    Bytes actual(static_cast<std::size_t>(count * size_of(wire)), std::byte{0x5A});
-    pack_affine(test.box, memory.data(), mem, wire, affine, first, count, actual.data());
-    const bool is_double = mem == DType::kF64 || wire == DType::kF64;
+    const auto mem_width = static_cast<std::size_t>(size_of(mem));
+    const Affine affine = random_affine(random);
+    Bytes memory = reshard_test::hashed_bytes(static_cast<std::size_t>(test.size), random.next());
+    Bytes message(static_cast<std::size_t>(count * size_of(wire)), std::byte{0x5A});
+    Bytes elements(static_cast<std::size_t>(count) * mem_width);
+    const auto gather = [&] {
+      for (std::int64_t i = 0; i < count; ++i) {
+        std::memcpy(elements.data() + static_cast<std::size_t>(i) * mem_width,
+                    memory.data() + offset_of(test.box, first + i), mem_width);
+      }
+    };
+    gather();
+    pack_affine(test.box, memory.data(), mem, wire, affine, first, count, message.data());
+    check_affine("pack_affine", affine, mem, wire, elements, message);
+    message = reshard_test::hashed_bytes(message.size(), random.next());
+    unpack_affine(test.box, memory.data(), mem, wire, affine, first, count, message.data());
+    gather();
+    check_affine("unpack_affine", affine, wire, mem, message, elements);
+  }
+}
+
+// One step of float32 operands is what float32 arithmetic gives, and so for the 16-bit types.
+void test_one_step_is_float32_arithmetic(Random& random) {
+  const std::int64_t count = 20'000;
+  const StridedBox box = {1, {count}, {4}};
+  Bytes in = reshard_test::hashed_bytes(4 * count, random.next());
+  Bytes out(in.size());
+  const float constant = 50.5963f;
+  for (int step = 0; step < 6; ++step) {
+    Affine affine;
+    AffineRule& rule = step < 3 ? affine.source : affine.destination;
+    (step % 3 == 0 ? rule.scale : step % 3 == 1 ? rule.divisor : rule.offset) = constant;
+    pack_affine(box, in.data(), DType::kF32, DType::kF32, affine, 0, count, out.data());
     for (std::int64_t i = 0; i < count; ++i) {
-      const std::byte* const element = memory.data() + offset_of(test.box, first + i);
-      const double value = value_of(mem, bits_at(mem, element));
-      const double scaled =
-          is_double ? affine_oracle(value, affine)
-                    : static_cast<double>(affine_oracle(static_cast<float>(value), affine));
-      const double expected = expected_value(is_double ? DType::kF64 : DType::kF32, wire, scaled);
-      const double found = value_of(wire, bits_at(wire, actual.data() + i * size_of(wire)));
-      CHECK(same_value(found, expected), std::string("affine ") + name_of(mem) + " to " +
-                                             name_of(wire) + " of " + std::to_string(value) +
-                                             " gives " + std::to_string(found) + ", expected " +
-                                             std::to_string(expected));
+      float value = 0;
+      float found = 0;
+      std::memcpy(&value, in.data() + 4 * i, 4);
+      std::memcpy(&found, out.data() + 4 * i, 4);
+      volatile float expected = value;
+      if (step == 0 || step == 4) expected = value * constant;
+      if (step == 1 || step == 3) expected = value / constant;
+      if (step == 2) expected = value + constant;
+      if (step == 5) expected = value - constant;
+      CHECK(same_value(found, expected), "step " + std::to_string(step) + " of " +
+                                             std::to_string(value) + " gives " +
+                                             std::to_string(found));
     }
   }
 }
@@ -339,6 +398,8 @@ void test_which_casts_exist() {
   CHECK(!can_cast(DType::kBool, DType::kU8), "bool to integer");
   CHECK(!can_cast(DType::kF32, DType::kF8E8M0FNU), "float to a scale type");
   CHECK(!can_apply_affine(DType::kI32, DType::kF32), "an integer cannot be scaled");
+  CHECK(!can_apply_affine(DType::kC64, DType::kC64), "nor can what has no cast");
+  CHECK(can_apply_affine(DType::kBF16, DType::kBF16), "a float can, without a cast");
   for (std::int32_t code = 0; code < kNumDTypes; ++code) {
     CHECK(size_of(static_cast<DType>(code)) > 0, "code " + std::to_string(code));
   }
@@ -357,6 +418,10 @@ void test_negative_controls() {
   CHECK(std::isinf(round_to(DType::kF8E5M2, 1e9)), "float8_e5m2 overflows");
   CHECK(round_to(DType::kF16, 65519.0) == 65504.0 && std::isinf(round_to(DType::kF16, 65520.0)),
         "float16 overflows from half-way on");
+  Affine affine;
+  affine.source = {3.0, 1.0, 0x1p-60};
+  affine.destination = {7.0, 1.0, 1.0};
+  CHECK(affine_oracle(1.0 / 3.0, affine) == 0.0, "each step is rounded");
   const double doubled = 1.0 + 0x1p-11 + 0x1p-40;  // just above half-way between two float16
   CHECK(expected_value(DType::kF64, DType::kF16, doubled) == 1.0, "float64 goes by float32");
   CHECK(round_to(DType::kF16, doubled) == 1.0 + 0x1p-10, "once it would be another value");
@@ -373,6 +438,7 @@ int main(int argc, char** argv) {
   reshard::test_lengths_and_alignments(random);
   reshard::test_environment(random);
   reshard::test_strided_casts(random, 1500);
-  reshard::test_affine(random, 600);
+  reshard::test_affine(random, 900);
+  reshard::test_one_step_is_float32_arithmetic(random);
   return reshard_test::finish();
 }

@@ -10,6 +10,7 @@
 #include "cast.h"
 #include "check.h"
 #include "cpu_features.h"
+#include "pack.h"
 
 namespace reshard {
 namespace {
@@ -30,7 +31,10 @@ std::uint64_t element_oracle(const FingerprintRegion& region, std::uint64_t inde
                              const std::byte* element) {
   std::uint64_t words[2] = {0, 0};
   auto* const stored = reinterpret_cast<std::byte*>(words);
-  if (region.memory == region.stored) {
+  if (!region.affine.is_identity()) {
+    const Conversion change(region.memory, region.stored, region.affine);
+    change.run(element, stored, 1, Stores::kCached);
+  } else if (region.memory == region.stored) {
     std::memcpy(stored, element, static_cast<std::size_t>(size_of(region.memory)));
   } else {
     cast_function(region.memory, region.stored)(element, stored, 1, false);
@@ -106,6 +110,10 @@ Case random_case(Random& random, std::int64_t budget) {
   const Pair pair = kPairs[random.between(0, 10)];
   region.memory = pair.memory;
   region.stored = pair.stored;
+  if (can_apply_affine(region.memory, region.stored) && random.one_in(2)) {
+    region.affine.source.offset = 0.5;
+    region.affine.destination.scale = 1.7;
+  }
   region.seed = random.next();
   region.ndim = static_cast<int>(random.between(0, 5));
   region.index_base = static_cast<std::int64_t>(random.next() >> 2);

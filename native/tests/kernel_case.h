@@ -17,6 +17,8 @@
 
 namespace reshard_test {
 
+using reshard::Affine;
+using reshard::AffineRule;
 using reshard::DType;
 using reshard::Operation;
 using reshard::Segment;
@@ -126,6 +128,19 @@ inline std::pair<DType, DType> random_cast(Random& random) {
     if (from != to && can_cast(from, to)) return {from, to};
   }
 }
+
+// Nothing, or rules of either side or of both, of which some do nothing.
+inline Affine random_affine(Random& random) {
+  Affine affine;
+  for (AffineRule* rule : {&affine.source, &affine.destination}) {
+    if (random.one_in(3)) rule->scale = 0.1 * static_cast<double>(random.between(1, 50));
+    if (random.one_in(3)) rule->divisor = -0.7 * static_cast<double>(random.between(1, 50));
+    if (random.one_in(3)) rule->offset = 0.3 * static_cast<double>(random.between(-9, 9));
+  }
+  return affine;
+}
+
+inline bool is_float(DType dtype) { return reshard::can_apply_affine(dtype, dtype); }
 
 // Makes numbers of what may be NaNs, whose payload the vector code of the host is free to choose.
 inline void remove_nans(std::byte* data, std::size_t size, DType dtype) {

@@ -1,5 +1,5 @@
 // The device kernels, run on the host, against the host's own packing: thousands of tables of
-// random boxes, ranges, dtypes, casts and alignments, on random grids.
+// random boxes, ranges, dtypes, casts, changes of values and alignments, on random grids.
 #include <sys/mman.h>
 
 #include "kernels/host_kernels.h"
@@ -65,7 +65,7 @@ void check_unpack(Random& random, MoveCase& test) {
   for (std::size_t i = 0; i < test.segments.size(); ++i) {
     const Segment& segment = test.segments[i];
     const Operation& operation = test.operations[segment.operation];
-    if (operation.memory == operation.wire) continue;
+    if (operation.moves_bytes()) continue;
     const auto size = static_cast<std::size_t>(segment.count * size_of(operation.wire));
     remove_nans(message.data() + test.message_offsets[i], size, operation.wire);
   }
@@ -91,11 +91,12 @@ void test_random_tables(Random& random, int rounds, bool has_casts) {
 }
 
 // Two dims in the order that needs a transpose, for every width and with every cast.
-void check_transpose(Random& random, DType memory, DType wire) {
+void check_transpose(Random& random, DType memory, DType wire, const Affine& affine = {}) {
   MoveCase test;
   Operation operation = {};
   operation.memory = memory;
   operation.wire = wire;
+  operation.affine = affine;
   const std::int64_t width = size_of(memory);
   const std::int64_t rows = random.between(8, 300);
   const std::int64_t columns = random.between(8, 300);
@@ -104,7 +105,7 @@ void check_transpose(Random& random, DType memory, DType wire) {
   operation.elements = 2 * rows * columns;
   const auto size = static_cast<std::size_t>(2 * columns * pitch);
   test.memory.emplace_back(size, static_cast<std::size_t>(random.between(0, 15)), random.next());
-  if (memory != wire) remove_nans(test.memory[0].data(), size, memory);
+  if (!operation.moves_bytes()) remove_nans(test.memory[0].data(), size, memory);
   test.operations.push_back(operation);
   const std::int64_t first = random.one_in(2) ? 0 : random.between(0, operation.elements - 1);
   const std::int64_t count =
@@ -123,6 +124,8 @@ void test_transposes(Random& random, int rounds) {
     }
     const auto [memory, wire] = random_cast(random);
     check_transpose(random, memory, wire);
+    check_transpose(random, memory, wire, random_affine(random));
+    check_transpose(random, DType::kBF16, DType::kBF16, random_affine(random));
   }
 }
 

@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "device.h"
 #include "kernel_case.h"
 
 namespace reshard_test {
@@ -21,18 +22,13 @@ struct MoveCase {
   std::vector<Memory> memory;
   std::int64_t message_size = 0;
 
-  std::byte* first_element(const Segment& segment) {
-    const Operation& operation = operations[segment.operation];
-    return memory[operation.buffer].data() + operation.offset_bytes;
-  }
-
   // What the host's code packs, at the places of the segments.
   void pack_on_host(Memory& message) {
     for (std::size_t i = 0; i < segments.size(); ++i) {
       const Segment& segment = segments[i];
       const Operation& operation = operations[segment.operation];
-      pack(operation.box, first_element(segment), operation.memory, operation.wire, segment.first,
-           segment.count, message.data() + message_offsets[i]);
+      reshard::host_device().pack(operation, {0, segment.first, segment.count, message_offsets[i]},
+                                  memory[operation.buffer].data(), message.data(), false);
     }
   }
 
@@ -42,8 +38,9 @@ struct MoveCase {
     for (std::size_t i = 0; i < segments.size(); ++i) {
       const Segment& segment = segments[i];
       const Operation& operation = operations[segment.operation];
-      unpack(operation.box, after.first_element(segment), operation.memory, operation.wire,
-             segment.first, segment.count, message.data() + message_offsets[i]);
+      reshard::host_device().unpack(operation,
+                                    {0, segment.first, segment.count, message_offsets[i]},
+                                    after.memory[operation.buffer].data(), message.data());
     }
     return after.memory;
   }
@@ -58,7 +55,8 @@ struct MoveCase {
     std::string text;
     for (const Segment& segment : segments) {
       const Operation& operation = operations[segment.operation];
-      text += std::string(name_of(operation.memory)) + "->" + name_of(operation.wire) + " box";
+      text += std::string(name_of(operation.memory)) + "->" + name_of(operation.wire) +
+              (operation.affine.is_identity() ? "" : " changed") + " box";
       for (int k = 0; k < operation.box.ndim; ++k) {
         text += " " + std::to_string(operation.box.size[k]) + "*" +
                 std::to_string(operation.box.stride[k]);
@@ -81,6 +79,9 @@ inline void add_operation(MoveCase& test, Random& random, const MoveCaseKind& ki
   if (kind.has_casts && random.one_in(2)) {
     std::tie(operation.memory, operation.wire) = random_cast(random);
   }
+  if (kind.has_casts && is_float(operation.memory) && is_float(operation.wire)) {
+    if (random.one_in(2)) operation.affine = random_affine(random);
+  }
   RandomDims dims = {static_cast<int>(random.between(0, 5)), 3000, 100};
   if (random.one_in(6)) dims = {static_cast<int>(random.between(6, 16)), 3000, 5};
   if (random.one_in(8)) dims = {static_cast<int>(random.between(1, 3)), 40000, 400};
@@ -93,7 +94,7 @@ inline void add_operation(MoveCase& test, Random& random, const MoveCaseKind& ki
   const auto size = static_cast<std::size_t>(placed.span + operation.offset_bytes - placed.base);
   const std::int64_t shift = random.one_in(2) ? 0 : random.between(0, 15);
   test.memory.emplace_back(size, static_cast<std::size_t>(shift), random.next());
-  if (operation.memory != operation.wire) {
+  if (!operation.moves_bytes()) {
     // NaNs at any place that an element may have: gaps need not be whole elements.
     std::memset(test.memory.back().data(), 0, size);
     Bytes numbers =

@@ -9,6 +9,7 @@
 #include "cuda/cuda_double.h"
 #include "gpu_mover.h"
 #include "move_case.h"
+#include "status.h"
 
 namespace reshard_test {
 namespace {
@@ -155,6 +156,22 @@ void test_counts() {
   check_count({5, {2, 3, 4, 5, 8}, {9000, 2000, 400, 20, 1}}, 6);
 }
 
+void test_what_changes_is_refused() {
+  MoveCase test = whole_box({1, {50}, {1}});
+  test.operations[0].memory = test.operations[0].wire = DType::kF8E5M2;
+  test.operations[0].affine.source.offset = 1.0;
+  Memory message(static_cast<std::size_t>(test.message_size), 0, 9);
+  std::string told;
+  try {
+    run(test, MoveKind::kPack, message, true, INT_MAX);
+  } catch (const reshard::Error& error) {
+    told = error.message();
+  }
+  CHECK(
+      told.find("to change the values of float8_e5m2 takes compiled kernels") != std::string::npos,
+      told);
+}
+
 }  // namespace
 }  // namespace reshard_test
 
@@ -165,6 +182,7 @@ int main(int argc, char** argv) {
   Random random(start(argc, argv));
   test_random_boxes(random, 150);
   test_counts();
+  test_what_changes_is_refused();
   CHECK(violations().empty(), violations());
   return finish();
 }

@@ -23,6 +23,7 @@ Region random_region(Random& random) {
   FingerprintRegion region = {};
   region.memory = region.stored = random_dtype(random);
   if (random.one_in(3)) std::tie(region.memory, region.stored) = random_cast(random);
+  if (is_float(region.memory) && is_float(region.stored)) region.affine = random_affine(random);
   RandomDims dims = {static_cast<int>(random.between(0, 5)), 3000, 100};
   if (random.one_in(4)) dims = {static_cast<int>(random.between(1, 3)), 60000, 500};
   if (random.one_in(8)) dims = {16, 3000, 4};
@@ -43,7 +44,7 @@ Region random_region(Random& random) {
   region.index_base = random.between(0, 1'000'000);
   Memory memory(static_cast<std::size_t>(placed.span),
                 static_cast<std::size_t>(random.between(0, 15)), random.next());
-  if (region.memory != region.stored) {  // elements may be anywhere
+  if (region.memory != region.stored || !region.affine.is_identity()) {  // elements may be anywhere
     for (std::size_t i = 0; i < memory.size(); ++i) memory.data()[i] &= std::byte{0x33};
   }
   return {region, std::move(memory), placed.base};

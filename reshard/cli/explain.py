@@ -170,6 +170,7 @@ def _tensor(found: Explanation) -> dict[str, Any]:
         "name": found.name,
         "dims": [{"name": name, "size": size} for name, size in found.dims],
         "wire_dtype": found.wire_dtype,
+        "elementwise": found.elementwise,
         "src": _held(found.src),
         "dst": _held(found.dst),
         **moves,

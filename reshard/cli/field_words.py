@@ -15,6 +15,7 @@ _WORDS: Final = {
     "num_geometries": "geometries",
     "wire_dtype": "type on the wire",
     "dtypes": "types",
+    "elementwise": "changes of values",
     "moved_bytes": "moved between ranks",
     "crossing_bytes": "moved between domains",
     "forwarded_bytes": "forwarded by destinations",

@@ -13,8 +13,8 @@ LAYERS = {
     "values": {
         "errors", "dtypes", "box", "mesh", "placement", "division", "local_boxes", "layout",
         "segmented_layout",
-        "form", "tensor_spec", "forms", "patterns", "transfer", "legs", "topology", "padding",
-        "suggestion",
+        "form", "elementwise", "tensor_spec", "forms", "patterns", "transfer", "legs", "topology",
+        "padding", "suggestion",
     },
     "planning": {
         "logical_space", "remedies", "matching", "holders", "fair_shares", "lines", "delivery",

@@ -219,6 +219,6 @@ def _regions(box: Box, num_tensors: int) -> array[int]:
     rows = array("q")
     for buffer in range(2 * num_tensors):
         strides = box.dst_strides if buffer % 2 else box.src_strides
-        rows.extend([buffer, buffer, 0, int(_BF16), int(_BF16), buffer // 2, len(box.sizes)])
+        rows.extend([buffer, buffer, 0, int(_BF16), int(_BF16), -1, buffer // 2, len(box.sizes)])
         rows.extend([*box.sizes, *strides, *dense(box.sizes, DType.UINT8), 0])
     return rows

@@ -35,7 +35,8 @@ def native_reports(
     for ranks in processes:
         table = make_fingerprint_table(plan, ranks, *sides)
         addresses = array("Q", [sides[e.side][e.rank, e.name].address for e in table.endpoints])
-        reports.append(_native.fingerprints(table.rows, addresses, table.num_slots))
+        sums = _native.fingerprints(table.rows, addresses, table.num_slots, rules=table.rules)
+        reports.append(sums)
     return reports
 
 
@@ -48,17 +49,17 @@ def verdict_of(
 
 
 def python_sums(plan: Plan, table: FingerprintTable, sides: Sequence[Arrays]) -> list[int]:
-    """Returns the sums of a table by the definition; for contiguous arrays of equal types."""
+    """Returns the sums of a table by the definition; for contiguous arrays of equal types and values."""
     sums = [0] * table.num_slots
     rows = list(table.rows)
     position = 0
     while position < len(rows):
-        slot, buffer, offset, _, _, seed, ndim = rows[position : position + 7]
+        slot, buffer, offset, _, _, _, seed, ndim = rows[position : position + 8]
         sizes, strides, steps = (
-            rows[position + 7 + k * ndim : position + 7 + (k + 1) * ndim] for k in range(3)
+            rows[position + 8 + k * ndim : position + 8 + (k + 1) * ndim] for k in range(3)
         )
-        base = rows[position + 7 + 3 * ndim]
-        position += 8 + 3 * ndim
+        base = rows[position + 8 + 3 * ndim]
+        position += 9 + 3 * ndim
         endpoint = table.endpoints[buffer]
         values = sides[endpoint.side][endpoint.rank][endpoint.name]
         sums[slot] += _sum_of_region(values, offset, sizes, strides, steps, base, seed % 2**64)

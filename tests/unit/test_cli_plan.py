@@ -19,7 +19,7 @@ LINK_FIELDS = {
 }
 KIND_FIELDS = {
     *("name", "num_tensors", "tensor_bytes", "src", "dst", "num_geometries", "wire_dtype"),
-    "dtypes",
+    *("dtypes", "elementwise"),
     *("moved_bytes", "crossing_bytes", "forwarded_bytes", "copied_bytes"),
 }
 LOAD_FIELDS = {
@@ -176,7 +176,8 @@ def test_explain_as_a_document(model, capsys):
     place = {"sides", "host", "domain"}
     assert set(document) == {"name", "rank", "digest", "tensors", "peers", "totals"} | place
     (tensor,) = document["tensors"]
-    assert set(tensor) == {"name", "dims", "wire_dtype", "src", "dst", "sends", "receives"}
+    fields = {"name", "dims", "wire_dtype", "elementwise", "src", "dst", "sends", "receives"}
+    assert set(tensor) == fields
     assert tensor["src"]["holds"] == []
     assert (tensor["src"]["ranks"], tensor["dst"]["ranks"]) == ([[2, 3]], [[4, 7]])
     assert tensor["dst"]["holds"] == [{"start": [16, 0], "stop": [32, 32]}]

@@ -6,6 +6,7 @@ import pytest
 from helpers.command_line import tiny_model
 
 from reshard import (
+    Elementwise,
     Form,
     Layout,
     Mesh,
@@ -124,3 +125,13 @@ def test_unknown_names_and_ranks():
         explanations(plan, "v", 0)
     with pytest.raises(PlanError, match="no rank of this plan is 9"):
         explanations(plan, "w", 9)
+
+
+def test_what_becomes_of_a_value_is_said():
+    assert explanations(make_plan([SRC], [DST]), "w", 1)[0].elementwise is None
+    part = Part("w", elementwise=Elementwise(offset=-1))
+    src = TensorSpec("w", (4, 6), "float32", SRC.layout, part)
+    plan = make_plan([src], [DST])
+    assert explanations(plan, "w", 1)[0].elementwise == "x - 1"
+    assert "float32 on the wire, changed: x - 1\n" in plan.explain("w", 1)
+    assert ", x - 1, " in plan.describe()

@@ -7,6 +7,7 @@ import pytest
 from reshard import (
     Box,
     BoxLayout,
+    Elementwise,
     Form,
     Layout,
     LayoutError,
@@ -329,3 +330,31 @@ def test_small_messages_without_a_topology_say_that_there_was_none():
     assert "This is without a topology" in finding.message
     (finding,) = found(plan_of(small, small, topology=Topology.dgx_h100(4)), "small-messages")
     assert "without a topology" not in finding.message
+
+
+# ---- values --------------------------------------------------------------------------------------
+
+
+def ruled(name, rule, **options):
+    return spec(name, parts=Part(name, elementwise=rule), **options)
+
+
+def test_a_change_of_values_is_noted_once_per_kind():
+    names = [f"layers.{number}.norm.weight" for number in range(3)]
+    rule = Elementwise(offset=-1)
+    plan = plan_of(
+        [ruled(name, rule) for name in names], [spec(name, layout=COLUMNS) for name in names]
+    )
+    (finding,) = found(plan, "elementwise")
+    assert finding.severity == "note"
+    assert "becomes x - 1 at the destination. Tensors like it: 3." in finding.message
+
+
+def test_rules_that_differ_are_warned_of():
+    """Such as a normaliser that one side has in another type."""
+    src, dst = Elementwise(divisor=50.5), Elementwise(divisor=50.59644256269407)
+    plan = plan_of(ruled("w", src), ruled("w", dst, layout=COLUMNS))
+    (finding,) = found(plan, "elementwise")
+    assert finding.severity == "warning"
+    assert "x / 50.5 * 50.59644256269407" in finding.message
+    assert found(plan_of(ruled("w", src), ruled("w", src, layout=COLUMNS)), "elementwise") == []

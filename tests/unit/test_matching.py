@@ -10,6 +10,7 @@ import pytest
 
 from reshard import (
     DType,
+    Elementwise,
     Form,
     Layout,
     LayoutError,
@@ -22,6 +23,7 @@ from reshard import (
     match,
     read_casts,
 )
+from reshard.elementwise import Change
 
 ROWS = Layout(Mesh.of(x=2), (Shard(0),))
 
@@ -213,6 +215,61 @@ def test_tensors_may_stand_for_larger_ones():
 def test_integers_are_never_cast(src, dst):
     text = problems([spec("a", dtype=src)], [spec("a", dtype=dst)], casts=[(src, dst)])
     assert f"a: {src} cannot be cast to {dst}: casts exist between float16" in text
+
+
+RULE = Elementwise(scale=0.1, offset=-1)
+
+
+def ruled(rule, dtype="float32", name="a"):
+    return spec(name, dtype=dtype, parts=Part(name, elementwise=rule))
+
+
+def test_rules_of_the_sides_are_one_change():
+    (pair,) = match([ruled(RULE)], [ruled(None)])
+    assert pair.change == Change(RULE, Elementwise())
+    (pair,) = match([ruled(None)], [ruled(RULE)])
+    assert pair.change == Change(Elementwise(), RULE)
+    (pair,) = match([spec("a")], [spec("a")])
+    assert pair.change is None
+
+
+def test_equal_rules_cancel_also_where_elements_are_cast():
+    (pair,) = match([ruled(RULE)], [ruled(RULE)])
+    assert pair.change is None
+    (pair,) = match([ruled(RULE)], [ruled(RULE, "bfloat16")], casts=[("float32", "bfloat16")])
+    assert pair.change is None
+
+
+def test_a_rule_does_not_stand_for_a_cast():
+    text = problems([ruled(RULE)], [ruled(None, "bfloat16")])
+    assert "no cast rule says to convert" in text
+
+
+@pytest.mark.parametrize(
+    ("src", "dst", "side"),
+    [
+        ("float32", "float32", 0),
+        ("float32", "bfloat16", 0),
+        ("float8_e5m2", "float8_e5m2", 0),
+        ("bfloat16", "float32", 1),
+        ("float16", "bfloat16", 1),
+    ],
+)
+def test_values_change_where_they_are_cast_and_else_at_the_source(src, dst, side):
+    (pair,) = match([ruled(RULE, src)], [ruled(None, dst)], casts=[(src, dst)])
+    assert [pair.changes_at(0), pair.changes_at(1)] == [side == 0, side == 1]
+    (pair,) = match([ruled(RULE, src)], [ruled(RULE, dst)], casts=[(src, dst)])
+    assert not (pair.changes_at(0) or pair.changes_at(1))
+
+
+def test_pairs_share_a_geometry_where_their_values_change_alike():
+    rules = [None, RULE, None, RULE, Elementwise(scale=2)]
+    src = [ruled(rule, name=f"w{number}") for number, rule in enumerate(rules)]
+    pairs = match(src, [spec(f"w{number}") for number in range(len(rules))])
+    geometries = [pair.geometry for pair in pairs]
+    assert geometries[0] is geometries[2]
+    assert geometries[1] is geometries[3]
+    assert len({id(geometry) for geometry in geometries}) == 3
 
 
 def test_layout_case_e2_types_are_per_tensor():

@@ -10,8 +10,10 @@ from reshard import (
     Box,
     BoxLayout,
     DType,
+    Elementwise,
     Layout,
     Mesh,
+    Part,
     PlanError,
     Replicate,
     Shard,
@@ -19,6 +21,7 @@ from reshard import (
     make_plan,
 )
 from reshard import plan as plan_module
+from reshard.elementwise import change_of
 from reshard.matching import match
 from reshard.plan import Plan
 from reshard.topology import Topology
@@ -130,6 +133,10 @@ def test_equal_inputs_have_equal_digests(plan):
     assert len(plan.digest) == 64
 
 
+def with_rule(specs):
+    return changed(specs, parts=(Part("w", elementwise=Elementwise(offset=-1)),))
+
+
 MESH = SRC[0].layout.mesh
 OTHERS = {
     "dtype": {"src": changed(SRC, dtype=DType.FLOAT16), "dst": changed(DST, dtype=DType.FLOAT16)},
@@ -143,6 +150,8 @@ OTHERS = {
     "order of tensors": {"dst": DST[::-1]},
     "fewer tensors": {"src": SRC[:1], "dst": DST[:1]},
     "budget": {"staging_bytes": 1 << 20},
+    "rule of the source": {"src": with_rule(SRC)},
+    "rule of the destination": {"dst": with_rule(DST)},
     "padding": {"dst": changed(DST, padding="zero")},
     "topology": {"topology": Topology.dgx_h100(6)},
 }
@@ -154,7 +163,14 @@ def test_whatever_matters_changes_the_digest(plan, what):
 
 
 @pytest.mark.parametrize(
-    "change", [{"name": "v"}, {"wire_dtype": DType.FLOAT16}, {"rotation": 99}], ids=str
+    "change",
+    [
+        {"name": "v"},
+        {"wire_dtype": DType.FLOAT16},
+        {"rotation": 99},
+        {"change": change_of(Elementwise(scale=2), None)},
+    ],
+    ids=str,
 )
 def test_whatever_a_pair_says_of_equal_specs_changes_the_digest(plan, change):
     first, *others = plan.pairs

@@ -12,6 +12,7 @@ from reshard import (
     BoxLayout,
     Buffer,
     DType,
+    Elementwise,
     Form,
     Layout,
     Mesh,
@@ -301,3 +302,65 @@ def test_padding_is_zeroed_before_anything_is_passed_on():
     dst = TensorSpec("w", (4,), DType.FLOAT32, everywhere, (part,), "zero")
     assert len(hop_tables(src, dst, 0).zeros) == 2 * 6
     assert len(hop_tables(src, dst, 1).zeros) == 0
+
+
+RULE = Elementwise(scale=2, divisor=3, offset=5)
+NONE = [1.0, 1.0, 0.0]
+
+
+def ruled(dtype, layout, rule):
+    return TensorSpec("w", (4, 6), dtype, layout, Part("w", elementwise=rule))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "at_source"),
+    [(DType.FLOAT32, DType.FLOAT32, True), (F32, BF16, True), (BF16, F32, False)],
+)
+def test_values_change_at_one_end_of_a_stream(before, after, at_source):
+    before, after = DType(before), DType(after)
+    src, dst = ruled(before, ROWS, RULE), ruled(after, COLUMNS, None)
+    plan = plan_of(src, dst, casts=[(before, after)])
+    sides = buffers_of([src]), buffers_of([dst])
+    sides = with_dtype(sides[0], before), with_dtype(sides[1], after)
+    ends = [make_program_tables(plan, ranks, *sides) for ranks in ((0, 1), (2, 3))]
+    for tables, is_changed in zip(ends, (at_source, not at_source), strict=True):
+        assert list(tables.rules) == ([2.0, 3.0, 5.0, *NONE] if is_changed else [])
+        assert list(tables.changes) == ([0] * 4 if is_changed else [])
+        if is_changed:
+            assert tables.first_cast == "w: x * 2 / 3 + 5"
+
+
+def test_the_rule_of_a_destination_is_the_second_half_of_a_row():
+    src, dst = ruled(DType.FLOAT32, ROWS, None), ruled(DType.FLOAT32, COLUMNS, RULE)
+    plan = plan_of(src, dst)
+    tables = make_program_tables(plan, [0], buffers_of([src]), buffers_of([dst]))
+    assert list(tables.rules) == [*NONE, 2.0, 3.0, 5.0]
+
+
+def test_operations_without_a_rule_have_none_beside_others():
+    src = [ruled(DType.FLOAT32, ROWS, RULE), TensorSpec("v", (4, 6), DType.FLOAT32, ROWS)]
+    dst = [TensorSpec(name, (4, 6), DType.FLOAT32, COLUMNS) for name in ("v", "w")]
+    plan = make_plan(src, dst)
+    tables = make_program_tables(plan, plan.ranks, buffers_of(src), buffers_of(dst))
+    assert sorted(tables.changes) == [-1] * 12 + [0] * 4
+    assert list(tables.changes).count(-1) + 4 == len(list(tables.operations)) // 10
+
+
+def test_equal_rules_leave_tables_as_they_are():
+    src, dst = ruled(DType.FLOAT32, ROWS, RULE), ruled(DType.FLOAT32, COLUMNS, RULE)
+    plain = [TensorSpec("w", (4, 6), DType.FLOAT32, layout) for layout in (ROWS, COLUMNS)]
+    buffers = [with_dtype(buffers_of([spec]), DType.FLOAT32) for spec in (src, dst)]
+    tables = make_program_tables(plan_of(src, dst), range(4), *buffers)
+    assert (len(tables.rules), len(tables.changes), tables.first_cast) == (0, 0, "")
+    assert tables == make_program_tables(plan_of(*plain), range(4), *buffers)
+
+
+def test_what_is_passed_on_has_changed_already():
+    """Hops above 0 move what destinations store, bit by bit."""
+    src = ruled(DType.FLOAT32, Layout.replicated(Mesh.of(x=1)), RULE)
+    dst = ruled(DType.FLOAT32, Layout.replicated(Mesh.of(y=2)).shifted(1), None)
+    plan = plan_of(src, dst, topology=Topology.dgx_h100(3))
+    buffers = buffers_of([src]), buffers_of([dst])
+    assert plan.num_hops == 2
+    assert set(make_program_tables(plan, range(3), *buffers, 0).changes) == {-1, 0}
+    assert len(make_program_tables(plan, range(3), *buffers, 1).changes) == 0

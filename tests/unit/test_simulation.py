@@ -7,9 +7,11 @@ import pytest
 from helpers import oracle
 
 from reshard import (
+    Elementwise,
     Form,
     Layout,
     Mesh,
+    Part,
     Replicate,
     Shard,
     TensorSpec,
@@ -157,3 +159,27 @@ def test_forms_are_refused():
     dst = TensorSpec("w", (5, 7), "float32", DST.shifted(3))
     with pytest.raises(UnsupportedError, match="w: it is stored in another form"):
         simulate(make_plan([src], [dst]))
+
+
+@pytest.mark.parametrize(
+    ("src", "dst"),
+    [
+        ("float32", "float32"),
+        ("bfloat16", "bfloat16"),
+        ("float32", "float8_e4m3fn"),
+        ("float16", "float64"),
+        ("float8_e5m2", "bfloat16"),
+    ],
+)
+@pytest.mark.parametrize("rules", [(Elementwise(1e4, 3, -1), None), (None, Elementwise(7, 0.1))])
+def test_changes_of_values(src, dst, rules, monkeypatch):
+    parts = [Part("w", elementwise=rule) for rule in rules]
+    specs = [
+        TensorSpec("w", (7, 5), dtype, layout, part)
+        for dtype, layout, part in zip((src, dst), (SRC, DST), parts, strict=True)
+    ]
+    plan = make_plan([specs[0]], [specs[1].shifted(3)], casts=[(src, dst)])
+    assert simulate(plan).wrong == ()
+    # The comparison sees a rule that is not followed.
+    monkeypatch.setattr(simulation, "_arriving", lambda pair, whole: whole)
+    assert {wrong.name for wrong in simulate(plan).wrong} == {"w"}

@@ -10,6 +10,7 @@ import reshard
 from reshard import (
     Box,
     BoxLayout,
+    Elementwise,
     Form,
     Layout,
     LayoutError,
@@ -27,6 +28,8 @@ FORM = Form("(f i) e -> e f", {"i": 2}, {"i": 1})
 SPECS = [
     TensorSpec("a", (8, 4), "float8_e5m2", TP),
     TensorSpec("b", (8, 4), "bool", TP, (Part("c", FORM, ("d",)),), "keep"),
+    TensorSpec("g", (8, 4), "bfloat16", TP, Part("h", FORM, (), Elementwise(0.1, 3, -1)), "keep"),
+    TensorSpec("i", (8, 4), "float32", TP, Part("j", elementwise=Elementwise(offset=1e-300))),
     TensorSpec("e", (8, 4), "int64", SegmentedLayout(0, (4, 4), (TP, TP))),
     TensorSpec("f", (8, 4), "complex64", BoxLayout({1: Box((0, 0), (8, 4))})),
 ]

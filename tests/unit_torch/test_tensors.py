@@ -21,6 +21,7 @@ from reshard import (  # noqa: E402
     Box,
     BoxLayout,
     DType,
+    Elementwise,
     Form,
     Layout,
     LayoutError,
@@ -144,6 +145,17 @@ def test_fa36_one_storage_with_two_meanings_is_refused() -> None:
     }
     with pytest.raises(LayoutError, match="a and b share memory, but their forms differ"):
         TensorReader(ALONE, forms=forms).read({"a": weight, "b": weight})
+
+
+def test_one_storage_with_two_rules_is_refused() -> None:
+    weight = torch.zeros(4, 4)
+    rule = Elementwise(scale=2)
+    parts = {name: (Part(name, elementwise=rule),) for name in "ab"}
+    (spec,) = TensorReader(ALONE, forms=parts).read({"a": weight, "b": weight}).specs
+    assert spec.parts == (Part("a", None, ("b",), rule),)
+    parts["b"] = (Part("b"),)
+    with pytest.raises(LayoutError, match="their values differ: elementwise=None of b is no rule"):
+        TensorReader(ALONE, forms=parts).read({"a": weight, "b": weight})
 
 
 def test_square_transposes_of_one_memory_are_two_tensors() -> None:

@@ -58,10 +58,8 @@ RESHARD_API void reshard_last_error_ranks(int64_t* rank, int64_t* peer);
 
 /* ---- version --------------------------------------------------------------------------------- */
 
-/* "0.1.0". Static memory. */
+/* "0.1.0", and what copies use on this machine: "avx2", "baseline". Static memory. */
 RESHARD_API const char* reshard_version(void);
-
-/* The instruction sets that copies use on this machine: "avx2", "baseline". Static memory. */
 RESHARD_API const char* reshard_cpu_features(void);
 
 /* Writes the sizes of the structs of this header, in their order of appearance, to at most `count`
@@ -85,10 +83,9 @@ RESHARD_API reshard_status reshard_nccl_open(const char* name, reshard_nccl** nc
 /* Frees a handle; NULL is allowed. */
 RESHARD_API void reshard_nccl_destroy(reshard_nccl* nccl);
 
-/* 23203 for NCCL 2.32.3. Any thread. */
+/* 23203 for NCCL 2.32.3, and the file that is open, which lives as long as the handle. Any thread.
+ */
 RESHARD_API int32_t reshard_nccl_version(const reshard_nccl* nccl);
-
-/* The file that is open; lives as long as the handle. Any thread. */
 RESHARD_API const char* reshard_nccl_path(const reshard_nccl* nccl);
 
 /* Opens the CUDA driver by path or name ("libcuda.so.1") and initialises it; makes no context.
@@ -98,13 +95,10 @@ RESHARD_API reshard_status reshard_cuda_open(const char* name, reshard_cuda** cu
 /* Frees a handle; NULL is allowed. */
 RESHARD_API void reshard_cuda_destroy(reshard_cuda* cuda);
 
-/* The newest CUDA that the driver supports: 12080 for 12.8. Any thread. */
+/* The newest CUDA that the driver supports, 12080 for 12.8; GPUs that this process may use; as
+ * reshard_nccl_path. Any thread. */
 RESHARD_API int32_t reshard_cuda_version(const reshard_cuda* cuda);
-
-/* GPUs that this process may use. Any thread. */
 RESHARD_API int32_t reshard_cuda_num_devices(const reshard_cuda* cuda);
-
-/* As reshard_nccl_path. */
 RESHARD_API const char* reshard_cuda_path(const reshard_cuda* cuda);
 
 /* ---- kernels -------------------------------------------------------------------------------- */
@@ -129,14 +123,10 @@ RESHARD_API reshard_status reshard_kernels_compile(const char* nvrtc, const char
 /* Frees a handle; NULL is allowed. */
 RESHARD_API void reshard_kernels_destroy(reshard_kernels* kernels);
 
-/* The machine code (a cubin); lives as long as the handle. Any thread. */
+/* The machine code (a cubin), its bytes, and what the compiler says of each kernel: registers,
+ * spills, shared memory. They live as long as the handle. Any thread. */
 RESHARD_API const void* reshard_kernels_image(const reshard_kernels* kernels);
-
-/* Its bytes. Any thread. */
 RESHARD_API uint64_t reshard_kernels_image_size(const reshard_kernels* kernels);
-
-/* What the compiler says of each kernel: registers, spills, shared memory. As
- * reshard_kernels_image. */
 RESHARD_API const char* reshard_kernels_log(const reshard_kernels* kernels);
 
 /* ---- program --------------------------------------------------------------------------------- */
@@ -148,7 +138,7 @@ typedef struct reshard_program reshard_program;
 /* Where and how bytes travel between processes. */
 typedef struct reshard_communicator reshard_communicator;
 
-/* Flat tables of int64; lengths count values.
+/* Flat tables of int64, and one of float64; lengths count values.
  *
  * streams:    rows of 3: direction (0 send, 1 receive), src_rank, dst_rank. A stream is all that
  *             one rank sends to another in one run. When both ranks belong to this process the
@@ -160,8 +150,13 @@ typedef struct reshard_communicator reshard_communicator;
  *             Sizes may be 0. Strides may be negative; 0 (repeat) only on the sending end.
  * zeros:      rows of 4 + 2 * ndim: buffer, offset_bytes, element_size, ndim, sizes, strides in
  *             bytes. Zero-filled in every run.
- * extents:    rows of 2, one per buffer: low, high. Operations and zeros of that buffer touch only
- *             bytes [low, high) from its pointer; anything else is refused at creation.
+ * rules:      rows of 6: scale, divisor, offset of the source, then of the destination, all finite,
+ *             scales and divisors not 0. An element becomes element * scale / divisor + offset,
+ * less the destination's offset, times its divisor, over its scale; in float64, each step rounded,
+ * what is 1 or an offset of 0 left out. Then it is cast: to float32 first, unless what is written
+ * is float64. changes:    empty, or one value per operation: the row of rules for elements that are
+ * read, or -1. extents:    rows of 2, one per buffer: low, high. Operations and zeros of that
+ * buffer touch only bytes [low, high) from its pointer; anything else is refused at creation.
  *
  * A program moves either in chunks (num_rounds 0, over a communicator of shared memory or none) or
  * in rounds (over one of NCCL). With rounds:
@@ -189,6 +184,10 @@ typedef struct reshard_program_tables {
   int64_t num_rounds; /* 0..2^20; above 0 for GPUs; the same on all processes */
   int64_t num_groups; /* with rounds 1..2^20: of messages in a slot, by pairs of ranks; likewise */
   int64_t messages_per_pair; /* with rounds 1..2^20: of a pair in one group at most; likewise */
+  const double* rules;
+  uint64_t rules_length;
+  const int64_t* changes;
+  uint64_t changes_length;
 } reshard_program_tables;
 
 /* What a program moves per run. Bytes are wire bytes. */
@@ -239,7 +238,7 @@ typedef struct reshard_run_stats {
 } reshard_run_stats;
 
 /* Checks the tables and builds a program; tables are not used afterwards.
- * Errors: INVALID_ARGUMENT naming table, row and values; UNSUPPORTED for a cast. */
+ * Errors: INVALID_ARGUMENT naming table, row and values; UNSUPPORTED for a cast or a change. */
 RESHARD_API reshard_status reshard_program_create(const reshard_program_tables* tables,
                                                   reshard_program** program);
 
@@ -373,25 +372,24 @@ RESHARD_API void reshard_communicator_destroy(reshard_communicator* communicator
 /* ---- fingerprint ----------------------------------------------------------------------------- */
 
 /* Adds to sums[slot] the layout-independent fingerprint of every region of a table, modulo 2^64.
- *   regions: rows of 8 + 3 * ndim: slot, buffer, offset_bytes, memory dtype code, stored dtype code
- *            (elements are cast to it first), seed (64 bits), ndim, sizes, strides in bytes, index
- *            strides, index base. Element (i, j, ..) has the canonical index base + i * its index
- *            stride + j * its index stride + ..
- *   buffers: num_buffers pointers; the caller answers for what the regions touch.
- * Any thread. Errors: INVALID_ARGUMENT, UNSUPPORTED, naming the row; the sums are unchanged. */
+ *   regions: rows of 9 + 3 * ndim: slot, buffer, offset_bytes, memory dtype code, stored dtype code
+ *            (elements are cast to it first), row of rules or -1 (and changed before), seed (64
+ *            bits), ndim, sizes, strides in bytes, index strides, index base. Element (i, j, ..)
+ * has the canonical index base + i * its index stride + j * its index stride + .. rules:   as those
+ * of a program. buffers: num_buffers pointers; the caller answers for what the regions touch. Any
+ * thread. Errors: INVALID_ARGUMENT, UNSUPPORTED, naming the row; the sums are unchanged. */
 RESHARD_API reshard_status reshard_fingerprint(const int64_t* regions, uint64_t regions_length,
+                                               const double* rules, uint64_t rules_length,
                                                void* const* buffers, uint64_t num_buffers,
                                                uint64_t* sums, uint64_t num_slots);
 
 /* The same for regions in the memory of the GPUs of this process's ranks, which a communicator over
  * NCCL knows; waits for them. The memory must be complete as seen from the host.
  * Errors: as reshard_fingerprint; UNSUPPORTED without compiled kernels; TIMEOUT; SYSTEM. */
-RESHARD_API reshard_status reshard_communicator_fingerprint(reshard_communicator* communicator,
-                                                            const int64_t* regions,
-                                                            uint64_t regions_length,
-                                                            void* const* buffers,
-                                                            uint64_t num_buffers, uint64_t* sums,
-                                                            uint64_t num_slots, int64_t timeout_ns);
+RESHARD_API reshard_status reshard_communicator_fingerprint(
+    reshard_communicator* communicator, const int64_t* regions, uint64_t regions_length,
+    const double* rules, uint64_t rules_length, void* const* buffers, uint64_t num_buffers,
+    uint64_t* sums, uint64_t num_slots, int64_t timeout_ns);
 
 #ifdef __cplusplus
 } /* extern "C" */

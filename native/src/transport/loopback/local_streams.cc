@@ -5,7 +5,7 @@ namespace {
 
 // Whether the memory of an operation is the wire form of its elements.
 bool is_dense(const Operation& operation) {
-  return operation.memory == operation.wire && operation.box.ndim <= 1 &&
+  return operation.moves_bytes() && operation.box.ndim <= 1 &&
          (operation.box.ndim == 0 || operation.box.stride[0] == size_of(operation.wire));
 }
 

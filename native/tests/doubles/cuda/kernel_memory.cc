@@ -46,7 +46,8 @@ class Reader {
     const Shape shape = reshard::kernels::shape_of(record[reshard::kernels::kShapeWord]);
     const std::size_t num_words =
         reshard::kernels::kFirstDimWord +
-        static_cast<std::size_t>(reshard::kernels::kWordsPerDim * shape.ndim);
+        static_cast<std::size_t>(reshard::kernels::kWordsPerDim * shape.ndim) +
+        (shape.is_changed ? reshard::kAffineNumbers : 0);
     if (!hold(number_of(record), num_words * kWord, "record of the table")) return false;
     const std::uint64_t buffers = record[reshard::kernels::kBuffersWord];
     const std::uint64_t run = record[reshard::kernels::kRunWord];
@@ -71,8 +72,10 @@ class Reader {
   bool read_region(const std::uint64_t* record) {
     const std::uint64_t shape = record[reshard::kernels::kRegionShapeWord];
     const int ndim = static_cast<int>(reshard::kernels::field_of(shape, 0));
+    const bool is_changed = reshard::kernels::field_of(shape, 6) != 0;
     const std::size_t num_words = reshard::kernels::kRegionFirstDim +
-                                  static_cast<std::size_t>(reshard::kernels::kWordsPerDim * ndim);
+                                  static_cast<std::size_t>(reshard::kernels::kWordsPerDim * ndim) +
+                                  (is_changed ? reshard::kAffineNumbers : 0);
     if (!hold(number_of(record), num_words * kWord, "record of the table")) return false;
     const std::uint64_t place = record[reshard::kernels::kRegionPlaceWord];
     const auto stride = [](const MoveDim& dim) { return dim.memory; };
