@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from reshard import Form, LayoutError, Part
+from reshard import Elementwise, Form, LayoutError, Part
 
 __all__ = ["Place", "Rule", "Tree"]
 
@@ -29,6 +29,8 @@ class Rule:
         index: factor -> the index at which the tensor lies.
         start: stored dim -> index at which the tensor begins.
         aliases: further canonical names.
+        elementwise: how stored values become canonical ones; None means they are the same.
+        layers_axis: stored dim of the layers in a stack, where it is not that of the other leaves.
     """
 
     name: str
@@ -38,6 +40,8 @@ class Rule:
     index: tuple[tuple[str, int], ...] = ()
     start: tuple[tuple[int, int], ...] = ()
     aliases: tuple[str, ...] = ()
+    elementwise: Elementwise | None = None
+    layers_axis: int | None = None
 
     def parts(
         self, prefixes: tuple[str, ...], axis: int | None, shape: tuple[int, ...]
@@ -72,7 +76,8 @@ class Rule:
         start = tuple((self._place(dim, axis), first) for dim, first in self.start)
         form = Form(f"{' '.join(stored)} -> {self.canonical}", self.sizes, index, (), start)
         is_as_stored = form == Form(f"{self.canonical} -> {self.canonical}")
-        return Part(prefix + name, None if is_as_stored else form, self.aliases)
+        given = None if is_as_stored else form
+        return Part(prefix + name, given, self.aliases, self.elementwise)
 
     @staticmethod
     def _place(dim: int, axis: int | None) -> int:
@@ -105,6 +110,7 @@ class Tree:
         layers: rules of the leaves of a layer, by name below the layer.
         place_of: name -> the layers of a leaf and its name below them; None if it is of no layer.
         prefix: canonical prefix of the layers.
+        wrapper: what may come before the names of all leaves.
     """
 
     function: str
@@ -113,6 +119,7 @@ class Tree:
     layers: Mapping[str, tuple[Rule, ...]]
     place_of: Callable[[str], Place | None]
     prefix: str = "model.layers."
+    wrapper: str = ""
 
     def __call__(self, name: str, shape: tuple[int, ...]) -> tuple[Part, ...]:
         """Returns the canonical tensors in a leaf.
@@ -120,9 +127,10 @@ class Tree:
         Raises:
             LayoutError: for a leaf that no rule knows, or of another shape than the model's.
         """
-        if name in self.whole:
-            return self._parts_of(self.whole[name], name, shape, ("",), None)
-        place = self.place_of(name)
+        bare = name.removeprefix(self.wrapper)
+        if bare in self.whole:
+            return self._parts_of(self.whole[bare], name, shape, ("",), None)
+        place = self.place_of(bare)
         if place is None or place.leaf not in self.layers:
             raise LayoutError(
                 f"{name}: {self.function} has no rule for this leaf of shape {shape} "
@@ -139,6 +147,8 @@ class Tree:
         prefixes: tuple[str, ...],
         axis: int | None,
     ) -> tuple[Part, ...]:
+        if axis is not None and rules[0].layers_axis is not None:
+            axis = rules[0].layers_axis
         if axis is not None and axis >= len(shape):
             axis = 0  # MaxText moves the axis of layers only where there are dims enough
         dims = len(rules[0].stored) + (axis is not None)
