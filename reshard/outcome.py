@@ -24,6 +24,7 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     unpack_s: float
     idle_s: float
     peak_staging_bytes: int
+    is_verified: bool
     sums: bytes
 
 

@@ -23,7 +23,13 @@ from reshard.contribution import (
 )
 from reshard.end_arguments import NO_STREAMS
 from reshard.epoch_transport import SHORTEST_S, EpochTransport, time_left
-from reshard.errors import ReshardError, TransferTimeout, TransportError, VerificationError
+from reshard.errors import (
+    LayoutError,
+    ReshardError,
+    TransferTimeout,
+    TransportError,
+    VerificationError,
+)
 from reshard.exchange import Exchange
 from reshard.local_program import LocalProgram
 from reshard.machine import NVLINK_BYTES_PER_SECOND, discovered_topology, num_copy_threads
@@ -164,6 +170,7 @@ class Session:
         moved = time.perf_counter()
         answers = self._done(exchange, msgspec.msgpack.encode(outcome), deadline)
         outcomes = decode_all(answers, Outcome)
+        self._check_verify([outcome.is_verified for outcome in outcomes])
         fingerprints = self._verdict(outcomes) if verify else {}
         phases = {**phases, "commit": time.perf_counter() - moved}
         return make_report(
@@ -261,6 +268,7 @@ class Session:
             unpack_s=stats.ns_unpack / 1e9,
             idle_s=stats.ns_wait / 1e9,
             peak_staging_bytes=stats.peak_staging_bytes,
+            is_verified=verify,
             sums=sums,
         )
 
@@ -369,6 +377,16 @@ class Session:
             if rank in ranks:
                 return process
         return None
+
+    def _check_verify(self, given: Sequence[bool]) -> None:
+        if len(set(given)) > 1:
+            listed = ", ".join(
+                f"{name}: {each}" for name, each in zip(self._roster.names, given, strict=True)
+            )
+            raise LayoutError(
+                f"verify has to be the same everywhere, but was given as {listed}. What moved has "
+                "arrived, and was not compared."
+            )
 
     def _verdict(self, outcomes: Sequence[Outcome]) -> Mapping[str, int]:
         if self._verifier is None:

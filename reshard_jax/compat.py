@@ -15,8 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
+from reshard import LayoutError
+
 __all__ = [
     "axes_of_mesh_are_concrete",
+    "check_not_tracing",
     "coordination_client",
     "copy_of",
     "devices_of",
@@ -81,6 +84,19 @@ def coordination_client() -> Any | None:  # noqa: ANN401 - jaxlib does not expor
 def is_prng_key(dtype: Any) -> bool:  # noqa: ANN401 - np.dtype or one of JAX's own types
     """True for the element types of PRNG keys, which are no numbers."""
     return bool(jnp.issubdtype(dtype, jax.dtypes.prng_key))
+
+
+def check_not_tracing() -> None:
+    """Refuses a call while `jit` or another transformation traces, whatever its arguments are.
+
+    Raises:
+        LayoutError: arrays cannot be moved then.
+    """
+    if is_tracer(jnp.zeros(())):
+        raise LayoutError(
+            "this was called while JAX traces a function, as jit does. Call it outside of the "
+            "function; what a compiled program can do itself is publish_in_jit and refit_in_jit."
+        )
 
 
 def is_tracer(value: object) -> bool:
@@ -200,11 +216,13 @@ def copy_of(data: jax.Array) -> jax.Array:
 def pieces_of(array: jax.Array) -> list[jax.Array]:
     """Returns the arrays that JAX keeps as parts of an array, one memory with it.
 
-    A shard is an array, and once it was exported JAX keeps a second one of the same memory with it
-    (0.10: `_fully_replicated_shard`).
+    A shard is an array, and once it was exported JAX keeps a second one of the same memory with it;
+    with an array that is the same everywhere, once it was looked at (0.10:
+    `_fully_replicated_shard`).
     """
     shards = [shard.data for shard in array.addressable_shards]
-    inner = [getattr(shard, "_fully_replicated_shard", None) for shard in shards]
+    whole = [array] if shards and array.is_fully_replicated else []
+    inner = [getattr(each, "_fully_replicated_shard", None) for each in (*shards, *whole)]
     return shards + [made() for made in inner if made is not None]
 
 

@@ -49,6 +49,7 @@ class Description:
         forms: which canonical tensors each leaf holds; None means one of its own name, as stored.
         padding: what elements are that no canonical tensor covers, of all leaves or by name.
         ranks: the numbering of devices; None means that of the platform of the leaves.
+        is_target: whether the leaves are to be made, and no arrays that processes may have alone.
 
     Attributes:
         ranks: the numbering of devices.
@@ -65,13 +66,16 @@ class Description:
         forms: Forms | None = None,
         padding: Paddings = "refuse",
         ranks: Ranks | None = None,
+        *,
+        is_target: bool = False,
     ) -> None:
         if not tree.names:
             raise LayoutError("the tree holds no weight: it is empty, or leaves=... excludes all.")
         self.leaves = tuple(map(_leaf, tree.names, tree.values))
         self.ranks = Ranks.of_leaves(tree.values) if ranks is None else ranks
         self._layouts = LayoutTable(self.ranks)
-        self._check_seen_by_all()
+        if not is_target:
+            self._check_seen_by_all()
         check_forms(forms, tree.names)
         check_names("padding", padding, tree.names)
         self.specs = tuple(self._spec(leaf, forms, padding) for leaf in self.leaves)

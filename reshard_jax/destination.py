@@ -21,7 +21,7 @@ from reshard import (
     patterns_of,
 )
 from reshard_jax.buffers import ReceiveBuffers
-from reshard_jax.compat import is_array
+from reshard_jax.compat import check_not_tracing, is_array
 from reshard_jax.description import Description
 from reshard_jax.donation import delete_unshared
 from reshard_jax.dtypes import check_not_narrowed
@@ -180,6 +180,7 @@ class Destination:
         """
         with self._end.calling():
             with self._end.telling_others():
+                check_not_tracing()
                 if free is not None:
                     self._free(free)
                 received = ReceiveBuffers(self._description, self._initial)
@@ -195,7 +196,8 @@ class Destination:
     def _free(self, tree: Pytree) -> None:
         """Deletes the arrays of a tree; what the next refit keeps of the template stays."""
         arrays = [leaf for leaf in jax.tree_util.tree_leaves(tree) if is_array(leaf)]
-        if delete_unshared(arrays, [kept for kept in self._initial.values() if kept is not None]):
+        kept = [array for array in self._initial.values() if array is not None]
+        if delete_unshared(arrays, kept + self._tree.others()):
             self.version, self._is_torn = None, True
 
     def refit_in_jit(self, params: Pytree, *, timeout_s: float | None = None) -> Pytree:

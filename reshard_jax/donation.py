@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import jax
 
-from reshard_jax.compat import pieces_of
+from reshard_jax.compat import pieces_of, platform_of
 
 __all__ = ["delete_unshared"]
 
@@ -16,7 +16,8 @@ def delete_unshared(arrays: Iterable[jax.Array], keep: Sequence[jax.Array] = ())
     """Deletes arrays, but none whose memory another live array of this process uses as well.
 
     `jax.device_put` to an equal sharding makes a second array of the same memory, and to delete
-    either takes it from both. The shards of an array are no other arrays.
+    either takes it from both. The shards of an array are no other arrays, and PRNG keys are not
+    looked at.
 
     Args:
         arrays: to delete; those that are deleted already are passed over.
@@ -28,9 +29,11 @@ def delete_unshared(arrays: Iterable[jax.Array], keep: Sequence[jax.Array] = ())
     kept = {id(array) for array in keep}
     candidates = {id(a): a for a in arrays if id(a) not in kept and not a.is_deleted()}
     pieces = {id(piece) for array in candidates.values() for piece in pieces_of(array)}
+    platforms = {platform_of(next(iter(array.devices()))) for array in candidates.values()}
     used = {
         address
-        for array in jax.live_arrays()  # type: ignore[no-untyped-call]
+        for platform in platforms
+        for array in jax.live_arrays(platform)  # type: ignore[no-untyped-call]
         if id(array) not in candidates and id(array) not in pieces and not array.is_deleted()
         for address in _addresses(array)
     }

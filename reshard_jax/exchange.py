@@ -7,9 +7,10 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import jax
+
 from reshard import MemberWords, RendezvousError, SingleProcessExchange, StoreExchange
 from reshard_jax.compat import coordination_client
-from reshard_jax.ranks import Ranks
 
 __all__ = ["JobExchange", "next_exchange"]
 
@@ -23,23 +24,25 @@ _PROCESSES = MemberWords(
 _calls = itertools.count(1)
 
 
-def next_exchange(ranks: Ranks) -> JobExchange:
+def next_exchange() -> JobExchange:
     """Returns an exchange of its own for the next call of the job; processes count calls alike.
+
+    So this comes first in a call, before anything that may fail on one process alone.
 
     Raises:
         RendezvousError: the job has several processes and no coordination service.
     """
-    number = next(_calls)
-    if ranks.num_processes == 1:
+    number, num_processes = next(_calls), jax.process_count()
+    if num_processes == 1:
         return SingleProcessExchange()
     client = coordination_client()
     if client is None:
         raise RendezvousError(
-            f"this JAX job has {ranks.num_processes} processes and no coordination service to "
+            f"this JAX job has {num_processes} processes and no coordination service to "
             "carry words between them. Call jax.distributed.initialize() before JAX is used."
         )
     store = _JobStore(client, f"reshard/{number}")
-    return StoreExchange(store, ranks.process, ranks.num_processes, _PROCESSES)
+    return StoreExchange(store, jax.process_index(), num_processes, _PROCESSES)
 
 
 class _JobStore:

@@ -20,14 +20,14 @@ from reshard import (
     job_session,
 )
 from reshard_jax.buffers import ReceiveBuffers, source_buffers
-from reshard_jax.compat import is_array
+from reshard_jax.compat import check_not_tracing, is_array
 from reshard_jax.description import Description
 from reshard_jax.donation import delete_unshared
 from reshard_jax.dtypes import check_not_narrowed
 from reshard_jax.exchange import JobExchange, next_exchange
 from reshard_jax.ranks import Ranks
 from reshard_jax.targets import targets_of
-from reshard_jax.tree import Leaves, NamedLeaves, NamedTree
+from reshard_jax.tree import Leaves, NamedLeaves, NamedTree, Weight
 
 __all__ = ["Redistribution", "device_put"]
 
@@ -67,8 +67,8 @@ def device_put(
         verify: compare fingerprints afterwards.
 
     Returns:
-        The same tree with arrays of exactly these shardings: new ones, row-major. Arrays that are
-        laid out so already are returned as they are.
+        The same tree with arrays of exactly these shardings: new ones, row-major. Arrays of which
+        every device has its part already keep their memory, as with `jax.device_put`.
 
     Raises:
         LayoutError, PlanError, UnsupportedError: something does not fit; nothing was moved, by any
@@ -97,6 +97,9 @@ def device_put(
 
 class Redistribution:
     """A move to other shardings that is planned once, in the first run, and run again and again.
+
+    To be closed, or used in a `with` block: else the last words of its processes stay in JAX's
+    coordination service.
 
     Arguments are those of `device_put`, and:
         staging_bytes: memory of this process for chunks under way.
@@ -128,10 +131,11 @@ class Redistribution:
         self._src: Description | None = None  # of what moves; None where everything is in place
         self._dst: Description | None = None
         self._is_closed = False
-        self._is_tree = _is_tree(x)
-        self._ranks = Ranks.of_tree(self._wrapped(x), leaves)
-        self._exchange: JobExchange = next_exchange(self._ranks)
+        self._exchange: JobExchange = next_exchange()
         try:
+            check_not_tracing()
+            self._is_tree = _is_tree(x)
+            self._ranks = Ranks.of_tree(self._wrapped(x), leaves)
             self._describe(NamedTree(self._wrapped(x), leaves), self._wrapped(shardings))
         except BaseException as error:
             self._exchange.fail(error)
@@ -164,18 +168,23 @@ class Redistribution:
             if self._is_closed:
                 raise LayoutError("this Redistribution is closed; make a new one.")
             try:
+                check_not_tracing()
                 tree = NamedTree(self._wrapped(x), self._leaves)
                 limit = self._timeout_s if timeout_s is None else timeout_s
                 moved = self._run(tree, limit, verify=verify)
+                values = [
+                    moved[name] if name in moved else _placed(value, self._targets[name])
+                    for name, value in tree.items()
+                ]
             except BaseException as error:
                 self._exchange.fail(error)
                 self.close()
                 raise
+            result = tree.with_values(values)
             if donate:
-                delete_unshared(
-                    value for name, value in tree.items() if name in moved and is_array(value)
-                )
-            result = tree.with_values([moved.get(name, value) for name, value in tree.items()])
+                old = [value for name, value in tree.items() if name in moved and is_array(value)]
+                kept = [leaf for leaf in jax.tree_util.tree_leaves(result) if is_array(leaf)]
+                delete_unshared(old, kept)
             return result if self._is_tree else result[_SINGLE]
 
     def close(self) -> None:
@@ -219,12 +228,18 @@ class Redistribution:
         moved = {
             name: value for name, value in tree.items() if not _is_at(value, self._targets[name])
         }
+        for name, value in tree.items():
+            if name not in moved and not is_array(value) and value.sharding.addressable_devices:
+                raise LayoutError(
+                    f"{name}: only described, not there, though this process has devices of it. "
+                    "Give the array."
+                )
         if not moved:
             return
         names = tuple(moved)
         wanted = tuple(self._targets[name] for name in names)
         self._src = Description(NamedLeaves(names, tuple(moved.values())), ranks=self._ranks)
-        self._dst = Description(NamedLeaves(names, wanted), ranks=self._ranks)
+        self._dst = Description(NamedLeaves(names, wanted), ranks=self._ranks, is_target=True)
         for leaf in self._dst.leaves:
             check_not_narrowed(leaf.name, leaf.dtype)
 
@@ -303,9 +318,20 @@ def _is_tree(x: Pytree) -> bool:
     return not jax.tree_util.treedef_is_leaf(jax.tree_util.tree_structure(x))
 
 
-def _is_at(value: jax.Array | jax.ShapeDtypeStruct, target: jax.ShapeDtypeStruct) -> bool:
-    """Says whether an array is where it should be."""
+def _is_at(value: Weight, target: jax.ShapeDtypeStruct) -> bool:
+    """Says whether all devices have what they should, however it is written."""
     now, wanted = value.sharding, target.sharding
     if now is None or now.memory_kind != wanted.memory_kind:
         return False
     return now == wanted or now.is_equivalent_to(wanted, len(target.shape))
+
+
+def _placed(value: Weight, target: jax.ShapeDtypeStruct) -> jax.Array:
+    """Returns an array that is in place with exactly the sharding asked for; nothing moves."""
+    if not is_array(value):  # a process without a device of it
+        return jax.make_array_from_single_device_arrays(
+            target.shape, target.sharding, [], dtype=target.dtype
+        )
+    if value.sharding == target.sharding and value.committed:
+        return value
+    return jax.device_put(value, target.sharding)

@@ -118,6 +118,10 @@ class NamedTree:
             ) from error
         return [found[position] for position in self._positions]
 
+    def others(self) -> list[jax.Array]:
+        """Returns the arrays among the leaves that are no weights."""
+        return [leaf for leaf in self._rest if isinstance(leaf, jax.Array)]
+
     def without_values(self) -> NamedTree:
         """Returns the same tree that keeps no weight alive."""
         bare = object.__new__(NamedTree)

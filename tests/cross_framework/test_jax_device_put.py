@@ -68,7 +68,7 @@ def shardings(draw):
 def test_every_pair_of_shardings(src, dst, dtype):
     x = array_of("w", (8, 16), src, jnp.dtype(dtype))
     y = reshard_jax.device_put(x, dst)
-    assert y.sharding == dst or y is x
+    assert y.sharding == dst
     assert y.dtype == x.dtype
     check("w", y)
     check("w", x)
@@ -113,11 +113,51 @@ def test_what_is_in_place_is_returned_as_it_is():
         "b": array_of("b", (8, 8), here),
     }
     moved = reshard_jax.device_put(tree, {"a": here, "b": away}, donate=True)
-    assert moved["a"] is tree["a"]
+    assert addresses(moved["a"]) == addresses(tree["a"])
+    assert moved["a"].sharding == here
     assert not tree["a"].is_deleted()
     assert tree["b"].is_deleted()
     check("b", moved["b"])
-    assert reshard_jax.device_put(moved, {"a": here, "b": away})["b"] is moved["b"]
+    again = reshard_jax.device_put(moved, {"a": here, "b": away})
+    assert again["a"] is moved["a"]
+    assert again["b"] is moved["b"]
+
+
+def test_what_is_in_place_gets_exactly_the_sharding_asked_for():
+    devices = np.array(jax.devices())
+    explicit = jax.make_mesh((8,), ("x",))
+    x = array_of("w", (8, 4), NamedSharding(Mesh(devices, ("x",)), P("x")))
+    y = reshard_jax.device_put(x, NamedSharding(explicit, P("x", None)))
+    assert str(jax.typeof(y)) == str(jax.typeof(jax.device_put(x, NamedSharding(explicit, P("x")))))
+    z = reshard_jax.device_put(x, NamedSharding(Mesh(devices, ("y",)), P("y")))
+    assert z.sharding.mesh.axis_names == ("y",)
+    check("w", z)
+    loose = jnp.zeros(3)
+    assert not loose.committed
+    assert reshard_jax.device_put(loose, jax.devices()[0]).committed
+
+
+def test_donation_spares_what_is_returned():
+    mesh = mesh_of((4,), ("x",))
+    rows, whole = NamedSharding(mesh, P("x")), NamedSharding(mesh, P())
+    x = array_of("w", (8, 4), rows)
+    moved = reshard_jax.device_put({"a": x, "b": x}, {"a": whole, "b": rows}, donate=True)
+    check("w", moved["b"])
+    moved = reshard_jax.device_put(
+        {"a": x, "b": x}, whole, leaves=lambda name, _: name == "a", donate=True
+    )
+    assert moved["b"] is x
+    check("w", x)
+
+
+def test_donation_frees_arrays_that_somebody_looked_at():
+    mesh = mesh_of((4,), ("x",))
+    place = NamedSharding(mesh_of((2,), ("y",)), P("y"))
+    for sharding in (NamedSharding(mesh, P()), NamedSharding(mesh, P("x"))):
+        x = array_of("w", (8, 4), sharding)
+        np.asarray(x)
+        reshard_jax.device_put(x, place, donate=True)
+        assert x.is_deleted()
 
 
 def test_interop_18_and_40_the_result_is_on_the_new_devices_in_jit_too():
@@ -257,8 +297,15 @@ def test_an_array_that_is_gone_is_named_and_nothing_is_deleted():
 
 def test_inside_jit_it_says_so():
     place = NamedSharding(mesh_of((4,), ("x",)), P("x"))
-    with pytest.raises(LayoutError, match="a traced value; call this outside jit"):
+    with pytest.raises(LayoutError, match="called while JAX traces a function"):
         jax.jit(lambda x: reshard_jax.device_put({"w": x}, place))(jnp.zeros((8, 8)))
+
+
+def test_while_jit_traces_it_says_so_whatever_the_arguments_are():
+    x = array_of("w", (8, 4), NamedSharding(mesh_of((4,), ("x",)), P("x")))
+    place = NamedSharding(mesh_of((2,), ("y",)), P("y"))
+    with pytest.raises(LayoutError, match="called while JAX traces a function"):
+        jax.jit(lambda: reshard_jax.device_put(x, place))()
 
 
 def test_replicas_that_differ_are_found():

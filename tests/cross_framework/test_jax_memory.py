@@ -117,3 +117,26 @@ def test_other_leaves_and_arrays_that_are_gone_are_passed_over(ends):
     third = refit(3, free={"gone": first, "now": second})
     check(third["w"], 3)
     assert destination.state == "ready"
+
+
+def test_leaves_that_are_no_weights_are_not_freed():
+    template = {
+        "w": jax.ShapeDtypeStruct(SHAPE, np.float32, sharding=place(ENGINE, P())),
+        "step": jnp.int32(7),
+    }
+    with (
+        reshard_jax.Source("tcp://127.0.0.1:0", trainer_params(0), timeout_s=TIMEOUT_S) as source,
+        reshard_jax.Destination(
+            source.address, template, leaves=lambda name, _: name == "w", timeout_s=TIMEOUT_S
+        ) as destination,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        params = None
+        for version in (1, 2, 3):
+            waiting = pool.submit(destination.refit, free=params)
+            source.publish(trainer_params(version), version=version)
+            old, params = params, waiting.result()
+            assert int(params["step"]) == 7
+            np.asarray(params["w"])  # of which JAX keeps a second array
+            assert old is None or old["w"].is_deleted()
+            check(params["w"], version)

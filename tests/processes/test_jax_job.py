@@ -21,7 +21,7 @@ from jax.sharding import Mesh, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 
 import reshard_jax  # noqa: E402
-from reshard import ReshardError  # noqa: E402
+from reshard import LayoutError, ReshardError  # noqa: E402
 from reshard_jax.compat import coordination_client  # noqa: E402
 
 pytestmark = [pytest.mark.jax, pytest.mark.processes]
@@ -79,6 +79,7 @@ MOVES = [
     ((1, 4), (0, 1, 2, 3), P(None, "y"), (4, 1), (0, 1, 2, 3), P("x")),  # the same devices
     ((1, 2), (1, 4), P("y"), (1, 2), (1, 4), P("y")),  # in place
 ]
+DEVICE = 3  # of process 1
 
 
 def move_all(process):
@@ -93,6 +94,14 @@ def move_all(process):
         count_checked("w", x)
         rows.append((refusal[0], refusal[1], count_checked("w", y), y is x))
     return rows
+
+
+def to_one_device(process):
+    """A device of another process: an array of which most processes have nothing."""
+    x = global_array("w", place((2, 2), ("x", "y"), (0, 1, 4, 5), P("x", "y")))
+    y = reshard_jax.device_put(x, jax.devices()[DEVICE], timeout_s=TIMEOUT_S)
+    assert y.devices() == {jax.devices()[DEVICE]}
+    return count_checked("w", y)
 
 
 def several_meshes_in_one_tree(process):
@@ -111,6 +120,15 @@ def several_meshes_in_one_tree(process):
     return deleted, [count_checked(name, array) for name, array in moved.items()]
 
 
+def broken(process):
+    def leaves(name, value):
+        if process == 1:
+            raise LayoutError("no filter")
+        return True
+
+    return leaves
+
+
 def go_wrong(process):
     src = place((2, 2), ("x", "y"), (0, 1, 2, 3), P("x", "y"))
     dst = place((1, 2), ("x", "y"), (4, 5), P(None, "y"))
@@ -125,6 +143,10 @@ def go_wrong(process):
     found.append(words_of(lambda: call({"v": dst} if process == 1 else {"w": dst})))
     # They do not want the same.
     found.append(words_of(lambda: call(other if process == 2 else dst)))
+    # One of them fails before anything of the call is known.
+    found.append(words_of(lambda: reshard_jax.device_put(x, dst, leaves=broken(process))))
+    # They do not want the same check.
+    found.append(words_of(lambda: reshard_jax.device_put(x, dst, verify=process != 1)))
     # One of them comes too late.
     if process == 2:
         assert listen(TIMEOUT_S) == "the others gave up"
@@ -174,7 +196,7 @@ def lose_a_process(process, num_processes, port):
 def work(process, num_processes, port):
     """One job for all of it, because to start one takes seconds."""
     start_jax(process, num_processes, port, num_devices=2)
-    parts = (move_all, several_meshes_in_one_tree, go_wrong, again_and_again)
+    parts = (move_all, to_one_device, several_meshes_in_one_tree, go_wrong, again_and_again)
     return {part.__name__: part(process) for part in parts}
 
 
@@ -215,6 +237,10 @@ def test_what_jax_refuses_arrives(results):
     ] * NUM_PROCESSES
 
 
+def test_a_device_is_a_place_for_all_processes(results):
+    assert [each["to_one_device"] for each in results] == [0, math.prod(SHAPE), 0]
+
+
 def test_several_meshes_in_one_tree_and_leaves_that_are_only_described(results):
     for process, each in enumerate(results):
         deleted, counts = each["several_meshes_in_one_tree"]
@@ -224,12 +250,16 @@ def test_several_meshes_in_one_tree_and_leaves_that_are_only_described(results):
 
 def test_errors_reach_all_processes_and_leave_everything_usable(results):
     for process, each in enumerate(results):
-        (bad_tree, other_target, late), count = each["go_wrong"]
+        (bad_tree, other_target, broken_call, other_check, late), count = each["go_wrong"]
         assert bad_tree[0] == "LayoutError"
         assert "shardings: not a prefix of the tree of arrays" in bad_tree[1]
         assert process == 1 or "process 1: " in bad_tree[1]
         assert other_target[0] == "LayoutError"
         assert "w" in other_target[1]
+        assert broken_call[0] == "LayoutError" if process == 1 else broken_call[0]
+        assert "no filter" in broken_call[1]
+        assert other_check[0] == "LayoutError"
+        assert "verify has to be the same everywhere" in other_check[1]
         assert late[0] == "TransferTimeout"
         assert "2 of 3 processes came" in late[1]
         assert "Silent: process 2 of the JAX job" in late[1]
