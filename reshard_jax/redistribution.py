@@ -334,4 +334,5 @@ def _placed(value: Weight, target: jax.ShapeDtypeStruct) -> jax.Array:
         )
     if value.sharding == target.sharding and value.committed:
         return value
-    return jax.device_put(value, target.sharding)
+    placed: jax.Array = jax.device_put(value, target.sharding)
+    return placed
