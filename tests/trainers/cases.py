@@ -70,6 +70,7 @@ _GEMMA = {
 }
 _DEEPSEEK = {
     "num_key_value_heads": HEADS,
+    "head_dim": 4,  # of what is rotated
     "first_k_dense_replace": 1,
     "n_routed_experts": EXPERTS,
     "num_experts_per_tok": EXPERTS_PER_TOKEN,
@@ -88,6 +89,13 @@ _DEEPSEEK = {
     "rope_parameters": _YARN,
     "rope_interleave": True,
     "tie_word_embeddings": False,
+}
+_DEEPSEEK_V2 = {
+    "q_lora_rank": None,
+    "topk_method": "greedy",
+    "norm_topk_prob": False,
+    "routed_scaling_factor": 1.0,
+    "rope_parameters": _ROPE,
 }
 
 
@@ -230,10 +238,17 @@ _MAXTEXT = {
         _engine("deepseek_v3", _DEEPSEEK),
         {},
     ),
-    "deepseek, whole q": (
+    "deepseek v2": (
         "maxtext_deepseek",
-        {**_MAXTEXT_DEEPSEEK, "q_lora_rank": 0},
-        _engine("deepseek_v3", _DEEPSEEK, q_lora_rank=None),
+        {
+            **_MAXTEXT_DEEPSEEK,
+            "q_lora_rank": 0,
+            "rope_factor": 1,
+            "routed_score_func": "softmax",
+            "routed_bias": False,
+            "routed_scaling_factor": 1.0,
+        },
+        _engine("deepseek_v2", _DEEPSEEK, _DEEPSEEK_V2),
         {},
     ),
 }

@@ -31,7 +31,7 @@ def _model(case: Case) -> Any:
 def _forms(model: Any) -> Any:
     # DeepSeek packs experts as Qwen3 does; Gemma has a tied head as Llama does.
     kinds = reshard_torch.models
-    is_packed = model.config.model_type in ("qwen3_moe", "deepseek_v3")
+    is_packed = model.config.model_type in ("qwen3_moe", "deepseek_v2", "deepseek_v3")
     return (kinds.transformers_qwen3_moe if is_packed else kinds.transformers_llama)(model.config)
 
 

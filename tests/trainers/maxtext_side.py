@@ -7,22 +7,22 @@ import os
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
 
-from pathlib import Path  # noqa: E402
-from typing import Any  # noqa: E402
+from pathlib import Path
+from typing import Any
 
-import cases as numbers  # noqa: E402
-import jax  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
-import maxtext  # noqa: E402
-import numpy as np  # noqa: E402
-from cases import Case  # noqa: E402
-from flax import nnx  # noqa: E402
-from maxtext.configs import pyconfig  # noqa: E402
-from maxtext.layers import nnx_decoders  # noqa: E402
-from maxtext.utils import maxtext_utils, model_creation_utils  # noqa: E402
-from trainer_side import Trainer, random_tree, run  # noqa: E402
+import cases as numbers
+import jax
+import jax.numpy as jnp
+import maxtext
+import numpy as np
+from cases import Case
+from flax import nnx
+from maxtext.configs import pyconfig
+from maxtext.layers import nnx_decoders
+from maxtext.utils import maxtext_utils, model_creation_utils
+from trainer_side import Trainer, random_tree, run
 
-import reshard_jax  # noqa: E402
+import reshard_jax
 
 _OPTIONS = {
     "run_name": "check",

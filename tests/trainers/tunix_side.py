@@ -7,19 +7,19 @@ import os
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
 
-from typing import Any  # noqa: E402
+from typing import Any
 
-import cases as numbers  # noqa: E402
-import jax  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
-from cases import Case  # noqa: E402
-from flax import nnx  # noqa: E402
-from jax.sharding import Mesh  # noqa: E402
-from trainer_side import Trainer, random_tree, run  # noqa: E402
-from tunix.models.gemma3 import model as gemma3  # noqa: E402
-from tunix.models.llama3 import model as llama3  # noqa: E402
-from tunix.models.qwen3 import model as qwen3  # noqa: E402
+import cases as numbers
+import jax
+import jax.numpy as jnp
+import numpy as np
+from cases import Case
+from flax import nnx
+from jax.sharding import Mesh
+from trainer_side import Trainer, random_tree, run
+from tunix.models.gemma3 import model as gemma3
+from tunix.models.llama3 import model as llama3
+from tunix.models.qwen3 import model as qwen3
 
 _SIZES = {
     "num_layers": numbers.LAYERS,
