@@ -21,8 +21,12 @@ __all__ = ["Controls", "FullDoubles", "full_doubles"]
 _ROOT = Path(__file__).resolve().parents[2]
 _SOURCES = _ROOT / "native/tests/doubles"
 _KERNELS = _ROOT / "native/kernels"  # the double of CUDA runs them, compiled for the host
-_KERNELS_INCLUDE = ("cast_scalar.h", "dtype.h", "fingerprint_element.h")  # of native/src
-_FLAGS = ("-std=c++17", "-O2", "-g1", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-gnu-unique")
+# Of native/src.
+_KERNELS_INCLUDE = ("affine.h", "cast_scalar.h", "dtype.h", "fingerprint_element.h")
+_FLAGS = (
+    *("-std=c++17", "-O2", "-g1", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden"),
+    "-fno-gnu-unique",
+)
 
 
 class FullDoubles(NamedTuple):
