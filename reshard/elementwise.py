@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
 from reshard.errors import LayoutError
 
-if TYPE_CHECKING:
-    import numpy as np
-
 __all__ = ["Change", "Elementwise", "change_of"]
 
-Values = TypeVar("Values", "float", "np.ndarray")
-"""One number, or an array of float64."""
+Values: TypeAlias = Any
+"""One float, or an array of float64 of any library; what is returned is the same."""
 
 
 @dataclass(frozen=True, slots=True, init=False)

@@ -139,9 +139,8 @@ void load_elements(const Plane& plane, std::uint32_t first_column, const Thread&
 }
 
 // The same with a cast of any pair.
-template <int width, typename Convert>
-void load_cast_elements(const Plane& plane, const Thread& thread, std::uint8_t* shared,
-                        const Convert& convert_bits) {
+template <int width>
+void load_cast_elements(const Plane& plane, const Thread& thread, std::uint8_t* shared) {
   const std::uint32_t columns = plane.column.size;
   const std::uint32_t src_width = width_of(plane.from);
   const bool is_aligned = plane.src_bits % src_width == 0;
@@ -150,7 +149,8 @@ void load_cast_elements(const Plane& plane, const Thread& thread, std::uint8_t* 
     const std::uint32_t row = at / columns;
     const std::uint32_t column = at % columns;
     const std::uint8_t* const address = plane.src + row * plane.row.src + column * plane.column.src;
-    const std::uint64_t bits = convert_bits(load_bits(address, src_width, is_aligned));
+    const std::uint64_t bits =
+        convert(plane.from, plane.to, load_bits(address, src_width, is_aligned));
     store_shared<width>(shared + shared_place<width>(plane, row, column),
                         static_cast<Word<width>>(bits));
   }
@@ -231,13 +231,9 @@ bool load_known_cast(const Plane& plane, const Thread& thread, std::uint8_t* sha
 template <int width>
 void load_plane(const Plane& plane, const Thread& thread, std::uint8_t* shared) {
   if constexpr (width <= 8) {
-    if (plane.affine != nullptr) {
-      const ChangeAndCast change = {plane.from, plane.to, plane.affine};
-      return load_cast_elements<width>(plane, thread, shared, change);
-    }
     if (plane.has_cast) {
       if (load_known_cast<width>(plane, thread, shared)) return;
-      return load_cast_elements<width>(plane, thread, shared, CastAlone{plane.from, plane.to});
+      return load_cast_elements<width>(plane, thread, shared);
     }
   }
   const std::uint32_t done = load_words<width>(plane, thread, shared);
@@ -300,6 +296,35 @@ void store_plane(const Plane& plane, const Thread& thread, const std::uint8_t* s
   if (done < plane.row.size) store_elements<width>(plane, done, thread, shared);
 }
 
+// Elements whose values change, of any pair. One function for all widths: the steps are long code.
+inline void load_changed_elements(const Plane& plane, std::uint32_t width, const Thread& thread,
+                                  std::uint8_t* shared) {
+  const ChangeAndCast change = {plane.from, plane.to, plane.affine};
+  const std::uint32_t columns = plane.column.size;
+  const std::uint32_t src_width = width_of(plane.from);
+  const bool is_aligned = plane.src_bits % src_width == 0;
+  RESHARD_NO_UNROLL
+  for (std::uint32_t at = thread.index; at < plane.row.size * columns; at += thread.count) {
+    const std::uint32_t row = at / columns;
+    const std::uint32_t column = at % columns;
+    const std::uint8_t* const address = plane.src + row * plane.row.src + column * plane.column.src;
+    const std::uint64_t bits = change(load_bits(address, src_width, is_aligned));
+    switch (width) {
+      case 1:
+        store_shared<1>(shared + shared_place<1>(plane, row, column), static_cast<Word<1>>(bits));
+        break;
+      case 2:
+        store_shared<2>(shared + shared_place<2>(plane, row, column), static_cast<Word<2>>(bits));
+        break;
+      case 4:
+        store_shared<4>(shared + shared_place<4>(plane, row, column), static_cast<Word<4>>(bits));
+        break;
+      default:
+        store_shared<8>(shared + shared_place<8>(plane, row, column), bits);
+    }
+  }
+}
+
 enum class Phase { kLoad, kStore };
 
 template <int width>
@@ -315,6 +340,9 @@ void transpose(Phase phase, const Launch& launch, const Tile& tile, const Shape&
   const Plane plane = plane_of<way>(launch, tile, shape);
   const std::uint32_t width =
       plane.has_cast ? width_of(plane.to) : static_cast<std::uint32_t>(tile.record[kRunWord]);
+  if (phase == Phase::kLoad && plane.affine != nullptr) {
+    return load_changed_elements(plane, width, thread, shared);
+  }
   switch (width) {
     case 1:
       return run_phase<1>(phase, plane, thread, shared);

@@ -1,7 +1,5 @@
 // The casts: every 16-bit and 8-bit source value, boundaries and random values of the wider ones;
-// vector code against scalar code; casts and changes of values inside pack and unpack.
-//
-// The oracle decodes and rounds in float64 arithmetic: it shares no bit trick with the code.
+// vector code against scalar code; casts inside pack and unpack.
 
 #include "cast.h"
 
@@ -13,6 +11,7 @@
 
 #include "check.h"
 #include "cpu_features.h"
+#include "float_oracle.h"
 #include "memory_case.h"
 #include "pack.h"
 
@@ -27,83 +26,8 @@ using reshard_test::MemoryCase;
 using reshard_test::offset_of;
 using reshard_test::Random;
 using reshard_test::random_box;
+using namespace float_oracle;
 using Bytes = std::vector<std::byte>;
-
-constexpr DType kFloats[] = {DType::kF16, DType::kBF16,     DType::kF32,
-                             DType::kF64, DType::kF8E4M3FN, DType::kF8E5M2};
-
-struct Format {
-  int exponent_bits;
-  int mantissa_bits;
-  bool has_infinity;
-};
-
-Format format_of(DType dtype) {
-  switch (dtype) {
-    case DType::kF16:
-      return {5, 10, true};
-    case DType::kBF16:
-      return {8, 7, true};
-    case DType::kF32:
-      return {8, 23, true};
-    case DType::kF64:
-      return {11, 52, true};
-    case DType::kF8E4M3FN:
-      return {4, 3, false};
-    default:
-      return {5, 2, true};
-  }
-}
-
-std::uint64_t bits_at(DType dtype, const std::byte* at) {
-  std::uint64_t bits = 0;
-  std::memcpy(&bits, at, static_cast<std::size_t>(size_of(dtype)));
-  return bits;
-}
-
-// The value of bits by the definition of a binary float.
-double value_of(DType dtype, std::uint64_t bits) {
-  const Format format = format_of(dtype);
-  const int width = 1 + format.exponent_bits + format.mantissa_bits;
-  const double sign = (bits >> (width - 1)) & 1U ? -1.0 : 1.0;
-  const std::uint64_t mantissa = bits & ((std::uint64_t{1} << format.mantissa_bits) - 1);
-  const auto exponent = static_cast<int>((bits >> format.mantissa_bits) &
-                                         ((std::uint64_t{1} << format.exponent_bits) - 1));
-  const int top = (1 << format.exponent_bits) - 1;
-  const int bias = top / 2;
-  if (format.has_infinity && exponent == top) {
-    return mantissa != 0 ? std::nan("") : sign * std::numeric_limits<double>::infinity();
-  }
-  if (!format.has_infinity && (bits & 0x7FU) == 0x7FU) return std::nan("");
-  const double units =
-      static_cast<double>(mantissa) + (exponent == 0 ? 0.0 : std::ldexp(1.0, format.mantissa_bits));
-  return sign * std::ldexp(units, std::max(exponent, 1) - bias - format.mantissa_bits);
-}
-
-// Nearest value of `to`, ties to the even mantissa, by way of the spacing of `to` around it.
-double round_to(DType to, double value) {
-  if (std::isnan(value) || value == 0) return value;
-  const Format format = format_of(to);
-  const int bias = (1 << (format.exponent_bits - 1)) - 1;
-  const double largest =
-      format.has_infinity ? std::ldexp(2.0 - std::ldexp(1.0, -format.mantissa_bits), bias) : 448.0;
-  const int exponent = std::isinf(value) ? bias : std::ilogb(value);
-  const double unit = std::ldexp(1.0, std::max(exponent, 1 - bias) - format.mantissa_bits);
-  const double rounded = std::isinf(value) ? value : std::nearbyint(value / unit) * unit;
-  if (std::fabs(rounded) <= largest) return rounded;
-  const double over = format.has_infinity ? std::numeric_limits<double>::infinity() : largest;
-  return std::copysign(over, value);
-}
-
-double expected_value(DType from, DType to, double value) {
-  if (from == DType::kF64 && to != DType::kF64) value = round_to(DType::kF32, value);
-  return round_to(to, value);
-}
-
-bool same_value(double a, double b) {
-  if (std::isnan(a) || std::isnan(b)) return std::isnan(a) && std::isnan(b);
-  return a == b && std::signbit(a) == std::signbit(b);
-}
 
 // Source bits: all of the narrow types; for the wide ones random bits and, around every value of
 // every narrower type, the value, its neighbours and the half-way points with theirs.
@@ -290,104 +214,6 @@ void test_strided_casts(Random& random, int rounds) {
   }
 }
 
-Affine random_affine(Random& random) {
-  Affine affine;
-  for (AffineRule* rule : {&affine.source, &affine.destination}) {
-    if (random.one_in(2)) rule->scale = 0.1 * static_cast<double>(random.between(1, 50));
-    if (random.one_in(2)) rule->divisor = -0.7 * static_cast<double>(random.between(1, 50));
-    if (random.one_in(2)) rule->offset = 0.3 * static_cast<double>(random.between(-9, 9));
-  }
-  return affine;
-}
-
-// Every step is rounded by itself: no compiler may keep more of it, or make one step of two.
-double affine_oracle(double value, const Affine& affine) {
-  volatile double result = value;
-  result = result * affine.source.scale;
-  result = result / affine.source.divisor;
-  if (affine.source.offset != 0) result = result + affine.source.offset;
-  result = result - affine.destination.offset;
-  result = result * affine.destination.divisor;
-  result = result / affine.destination.scale;
-  return result;
-}
-
-// `in` has the elements of `from` one after the other, `out` what became of them.
-void check_affine(const char* what, const Affine& affine, DType from, DType to, const Bytes& in,
-                  const Bytes& out) {
-  const std::size_t count = in.size() / static_cast<std::size_t>(size_of(from));
-  for (std::size_t i = 0; i < count; ++i) {
-    const double value =
-        value_of(from, bits_at(from, in.data() + i * static_cast<std::size_t>(size_of(from))));
-    const double expected = expected_value(DType::kF64, to, affine_oracle(value, affine));
-    const double found =
-        value_of(to, bits_at(to, out.data() + i * static_cast<std::size_t>(size_of(to))));
-    CHECK(same_value(found, expected), std::string(what) + " " + name_of(from) + " to " +
-                                           name_of(to) + " of " + std::to_string(value) +
-                                           " gives " + std::to_string(found) + ", expected " +
-                                           std::to_string(expected));
-  }
-}
-
-// pack_affine and unpack_affine, against one element after the other.
-void test_affine(Random& random, int rounds) {
-  for (int round = 0; round < rounds; ++round) {
-    const DType mem = kFloats[random.between(0, 5)];
-    const DType wire = kFloats[random.between(0, 5)];
-    const MemoryCase test = random_box(random, size_of(mem));
-    const std::int64_t total = num_elements(test.box);
-    const std::int64_t first = random.between(0, total);
-    const std::int64_t count = random.between(0, total - first);
-    const auto mem_width = static_cast<std::size_t>(size_of(mem));
-    const Affine affine = random_affine(random);
-    Bytes memory = reshard_test::hashed_bytes(static_cast<std::size_t>(test.size), random.next());
-    Bytes message(static_cast<std::size_t>(count * size_of(wire)), std::byte{0x5A});
-    Bytes elements(static_cast<std::size_t>(count) * mem_width);
-    const auto gather = [&] {
-      for (std::int64_t i = 0; i < count; ++i) {
-        std::memcpy(elements.data() + static_cast<std::size_t>(i) * mem_width,
-                    memory.data() + offset_of(test.box, first + i), mem_width);
-      }
-    };
-    gather();
-    pack_affine(test.box, memory.data(), mem, wire, affine, first, count, message.data());
-    check_affine("pack_affine", affine, mem, wire, elements, message);
-    message = reshard_test::hashed_bytes(message.size(), random.next());
-    unpack_affine(test.box, memory.data(), mem, wire, affine, first, count, message.data());
-    gather();
-    check_affine("unpack_affine", affine, wire, mem, message, elements);
-  }
-}
-
-// One step of float32 operands is what float32 arithmetic gives, and so for the 16-bit types.
-void test_one_step_is_float32_arithmetic(Random& random) {
-  const std::int64_t count = 20'000;
-  const StridedBox box = {1, {count}, {4}};
-  Bytes in = reshard_test::hashed_bytes(4 * count, random.next());
-  Bytes out(in.size());
-  const float constant = 50.5963f;
-  for (int step = 0; step < 6; ++step) {
-    Affine affine;
-    AffineRule& rule = step < 3 ? affine.source : affine.destination;
-    (step % 3 == 0 ? rule.scale : step % 3 == 1 ? rule.divisor : rule.offset) = constant;
-    pack_affine(box, in.data(), DType::kF32, DType::kF32, affine, 0, count, out.data());
-    for (std::int64_t i = 0; i < count; ++i) {
-      float value = 0;
-      float found = 0;
-      std::memcpy(&value, in.data() + 4 * i, 4);
-      std::memcpy(&found, out.data() + 4 * i, 4);
-      volatile float expected = value;
-      if (step == 0 || step == 4) expected = value * constant;
-      if (step == 1 || step == 3) expected = value / constant;
-      if (step == 2) expected = value + constant;
-      if (step == 5) expected = value - constant;
-      CHECK(same_value(found, expected), "step " + std::to_string(step) + " of " +
-                                             std::to_string(value) + " gives " +
-                                             std::to_string(found));
-    }
-  }
-}
-
 void test_which_casts_exist() {
   CHECK(can_cast(DType::kF32, DType::kBF16), "float to float");
   CHECK(can_cast(DType::kF64, DType::kF8E4M3FN), "float to fp8");
@@ -418,10 +244,6 @@ void test_negative_controls() {
   CHECK(std::isinf(round_to(DType::kF8E5M2, 1e9)), "float8_e5m2 overflows");
   CHECK(round_to(DType::kF16, 65519.0) == 65504.0 && std::isinf(round_to(DType::kF16, 65520.0)),
         "float16 overflows from half-way on");
-  Affine affine;
-  affine.source = {3.0, 1.0, 0x1p-60};
-  affine.destination = {7.0, 1.0, 1.0};
-  CHECK(affine_oracle(1.0 / 3.0, affine) == 0.0, "each step is rounded");
   const double doubled = 1.0 + 0x1p-11 + 0x1p-40;  // just above half-way between two float16
   CHECK(expected_value(DType::kF64, DType::kF16, doubled) == 1.0, "float64 goes by float32");
   CHECK(round_to(DType::kF16, doubled) == 1.0 + 0x1p-10, "once it would be another value");
@@ -438,7 +260,5 @@ int main(int argc, char** argv) {
   reshard::test_lengths_and_alignments(random);
   reshard::test_environment(random);
   reshard::test_strided_casts(random, 1500);
-  reshard::test_affine(random, 900);
-  reshard::test_one_step_is_float32_arithmetic(random);
   return reshard_test::finish();
 }

@@ -13,7 +13,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from reshard import (
     device_kernels,
 )
 from reshard import plan as plan_module
+from reshard.elementwise import Change
 from reshard.loopback import buffer_of_array
 
 __all__ = [
@@ -299,12 +300,22 @@ def fill_with_numbers(desk: Desk) -> None:
         desk.arrays[key][...] = numbers
 
 
-def check_numbers(desk: Desk) -> bool:
-    """Says whether the arrays hold what `fill_with_numbers` writes, whatever their type."""
-    return all(
-        np.array_equal(desk.arrays[key].astype(np.float64), numbers)
-        for key, numbers in _numbers(desk)
-    )
+def check_numbers(desk: Desk, changes: Mapping[str, Change] | None = None) -> bool:
+    """Says whether the arrays hold what `fill_with_numbers` writes, whatever their type.
+
+    Args:
+        desk: this process.
+        changes: by stored name, what becomes of the numbers.
+    """
+    for key, numbers in _numbers(desk):
+        expected = numbers.astype(np.float64)
+        if changes and key[1] in changes:
+            expected = changes[key[1]].of(expected)
+        array = desk.arrays[key]
+        expected = expected.astype(np.float32).astype(array.dtype)
+        if not np.array_equal(as_bits(array), as_bits(expected)):
+            return False
+    return True
 
 
 def _numbers(desk: Desk) -> Iterator[tuple[tuple[int, str], Array]]:

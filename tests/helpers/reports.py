@@ -49,7 +49,7 @@ def verdict_of(
 
 
 def python_sums(plan: Plan, table: FingerprintTable, sides: Sequence[Arrays]) -> list[int]:
-    """Returns the sums of a table by the definition; for contiguous arrays of equal types and values."""
+    """Returns the sums of a table by the definition; of contiguous arrays of unchanged bytes."""
     sums = [0] * table.num_slots
     rows = list(table.rows)
     position = 0

@@ -8,7 +8,8 @@ from helpers.gpu_team import GPU_ENVIRONMENT, assert_clean, put_on_gpus
 from helpers.refit_models import Program, assert_holds, open_all, refit_once
 from helpers.team import Team
 
-from reshard import Box, BoxLayout, DType, Layout, Mesh, Shard, TensorSpec
+from reshard import Box, BoxLayout, DType, Elementwise, Layout, Mesh, Part, Shard, TensorSpec
+from reshard.elementwise import change_of
 
 pytestmark = pytest.mark.processes
 
@@ -115,6 +116,34 @@ def test_dtypes_are_cast_on_the_gpu_before_they_travel(everybody, dtype):
     assert reports[0].nbytes == (40 * 30 + 7 * 500) * dtype.itemsize
 
 
+def ruled(name, shape, dtype, layout, rule):
+    return TensorSpec(name, shape, dtype, layout, Part(name, elementwise=rule))
+
+
+@pytest.mark.parametrize(("before", "after"), [("float32", "float32"), ("bfloat16", "float32")])
+def test_values_change_once_also_where_they_are_passed_on(hosts, before, after):
+    """Large enough for messages from the memory of a destination, and to be passed on."""
+    team, rule = hosts, Elementwise(scale=11.313708305358887, offset=-1)
+    rows = Layout(Mesh.of(fsdp=2), (Shard(0),))
+    everywhere = Layout.replicated(Mesh.of(dp=6))
+    source = [ruled("w", (600, 1000), before, rows, rule), TensorSpec("v", (7, 3), before, rows)]
+    target = [
+        TensorSpec("w", (600, 1000), after, everywhere),
+        TensorSpec("v", (7, 3), after, everywhere),
+    ]
+    casts = {"casts": [(before, after)]}
+    open_all(team, Program([0, 1], source, options=casts), [Program(range(2, 8), target)])
+    team.values([0, 1], programs.fill_with_numbers)
+    for process in range(2, 8):
+        team.start(process, programs.refit)
+    for process in (0, 1):
+        team.start(process, programs.publish, 1, {"verify": True})
+    assert all(team.result(process).get().is_verified for process in range(8))
+    changes = {"w": change_of(rule, None)}
+    assert team.values(range(2, 8), programs.check_numbers, changes) == [True] * 6
+    assert min(hops for hops, _ in team.values(range(8), programs.plan_numbers)) > 1
+
+
 def test_ranks_without_elements_are_no_members(everybody):
     # Rank 2 holds nothing of either tensor, so nobody knows its GPU.
     team = everybody
@@ -215,6 +244,26 @@ def test_casts_that_one_process_cannot_do_are_refused_by_all_before_anything_mov
     for answer in [team.result(process) for process in (*others, no_nvrtc)]:
         assert "UnsupportedError" in answer.kinds, answer.trace
         assert "w: float32 to bfloat16 on a GPU takes compiled kernels" in answer.message
+    assert [team.values([process], programs.group_numbers) for process in others] == groups
+    assert team.values([1], programs.state_of) == [("empty", None)]
+
+
+def test_rules_that_one_process_cannot_follow_are_refused_by_all_before_anything_moves(
+    everybody, no_nvrtc
+):
+    team, others = everybody, (0, 1)
+    rows = Layout(Mesh.of(tp=2), (Shard(0),))
+    source = [ruled("w", (40, 30), "float32", rows, Elementwise(offset=-1))]
+    target = shards_of("w", (40, 30), "float32")
+    open_all(team, Program([0, no_nvrtc], source), [Program([1], target)])
+    groups = [team.values([process], programs.group_numbers) for process in others]
+    team.start(1, programs.refit)
+    for process in (0, no_nvrtc):
+        team.start(process, programs.publish_filled, 1, {"verify": False})
+    for answer in [team.result(process) for process in (*others, no_nvrtc)]:
+        assert "UnsupportedError" in answer.kinds, answer.trace
+        assert "w: x - 1 on a GPU takes compiled kernels" in answer.message
+        assert "or have both sides store it alike" in answer.message
     assert [team.values([process], programs.group_numbers) for process in others] == groups
     assert team.values([1], programs.state_of) == [("empty", None)]
 

@@ -18,7 +18,20 @@ from helpers.refit_models import (
 )
 from helpers.team import Team
 
-from reshard import Box, BoxLayout, DType, Layout, Mesh, Shard, TensorSpec, Topology
+from reshard import (
+    Box,
+    BoxLayout,
+    DType,
+    Elementwise,
+    Form,
+    Layout,
+    Mesh,
+    Part,
+    Shard,
+    TensorSpec,
+    Topology,
+)
+from reshard.elementwise import change_of
 
 pytestmark = pytest.mark.processes
 
@@ -69,6 +82,54 @@ def test_versions_arrive_one_after_the_other(everybody, num_sources, num_destina
             assert report.share_resharded == 1.0
             assert report.nbytes_local == 0
             assert 0 < report.peak_staging_bytes <= 64 << 20
+
+
+RULES = {
+    "source": (Elementwise(scale=11.313708305358887), None),
+    "destination": (None, Elementwise(divisor=50.5, offset=-1)),
+    "both": (Elementwise(offset=-1), Elementwise(scale=3, offset=0.25)),
+}
+
+
+@pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("float32", "float32"),
+        ("float32", "bfloat16"),
+        ("bfloat16", "float32"),
+        ("bfloat16", "bfloat16"),
+    ],
+)
+def test_values_change_on_the_way_and_are_verified(everybody, before, after, rules):
+    """Packed, unpacked and copied in one process; one tensor is transposed, one has no rule."""
+    team = everybody
+    rows, columns = (Layout(Mesh.of(x=2), (Shard(dim),)) for dim in (0, 1))
+    src_rule, dst_rule = rules
+    form = Form("a b -> b a")
+    source = [
+        TensorSpec("w", (40, 30), before, rows, Part("w", None, (), src_rule)),
+        TensorSpec("t", (90, 70), before, rows, Part("t", form, (), src_rule)),
+        TensorSpec("v", (40, 30), before, rows),
+    ]
+    target = [
+        TensorSpec("w", (40, 30), after, columns, Part("w", None, (), dst_rule)),
+        TensorSpec("t", (70, 90), after, columns, Part("t", None, (), dst_rule)),
+        TensorSpec("v", (40, 30), after, columns),
+    ]
+    casts = {"casts": [(before, after)]}
+    open_all(team, Program([0, 1], source, options=casts), [Program([2, 3], target)])
+    team.values([0, 1], programs.fill_with_numbers)
+    changes = dict.fromkeys("wt", change_of(*rules))
+    for version in (1, 2):
+        for process in (2, 3):
+            team.start(process, programs.refit)
+        for process in (0, 1):
+            team.start(process, programs.publish, version, {"verify": True})
+        for process in range(4):
+            assert team.result(process).get().is_verified
+        assert team.values([2, 3], programs.check_numbers, changes) == [True, True]
+        assert team.values([2, 3], programs.check_numbers) == [False, False]
 
 
 def test_one_process_may_drive_several_ranks(everybody):

@@ -58,8 +58,10 @@ RESHARD_API void reshard_last_error_ranks(int64_t* rank, int64_t* peer);
 
 /* ---- version --------------------------------------------------------------------------------- */
 
-/* "0.1.0", and what copies use on this machine: "avx2", "baseline". Static memory. */
+/* "0.1.0". Static memory. */
 RESHARD_API const char* reshard_version(void);
+
+/* The instruction sets that copies use on this machine: "avx2", "baseline". Static memory. */
 RESHARD_API const char* reshard_cpu_features(void);
 
 /* Writes the sizes of the structs of this header, in their order of appearance, to at most `count`
@@ -83,9 +85,10 @@ RESHARD_API reshard_status reshard_nccl_open(const char* name, reshard_nccl** nc
 /* Frees a handle; NULL is allowed. */
 RESHARD_API void reshard_nccl_destroy(reshard_nccl* nccl);
 
-/* 23203 for NCCL 2.32.3, and the file that is open, which lives as long as the handle. Any thread.
- */
+/* 23203 for NCCL 2.32.3. Any thread. */
 RESHARD_API int32_t reshard_nccl_version(const reshard_nccl* nccl);
+
+/* The file that is open; lives as long as the handle. Any thread. */
 RESHARD_API const char* reshard_nccl_path(const reshard_nccl* nccl);
 
 /* Opens the CUDA driver by path or name ("libcuda.so.1") and initialises it; makes no context.
@@ -95,10 +98,13 @@ RESHARD_API reshard_status reshard_cuda_open(const char* name, reshard_cuda** cu
 /* Frees a handle; NULL is allowed. */
 RESHARD_API void reshard_cuda_destroy(reshard_cuda* cuda);
 
-/* The newest CUDA that the driver supports, 12080 for 12.8; GPUs that this process may use; as
- * reshard_nccl_path. Any thread. */
+/* The newest CUDA that the driver supports: 12080 for 12.8. Any thread. */
 RESHARD_API int32_t reshard_cuda_version(const reshard_cuda* cuda);
+
+/* GPUs that this process may use. Any thread. */
 RESHARD_API int32_t reshard_cuda_num_devices(const reshard_cuda* cuda);
+
+/* As reshard_nccl_path. */
 RESHARD_API const char* reshard_cuda_path(const reshard_cuda* cuda);
 
 /* ---- kernels -------------------------------------------------------------------------------- */
@@ -123,10 +129,14 @@ RESHARD_API reshard_status reshard_kernels_compile(const char* nvrtc, const char
 /* Frees a handle; NULL is allowed. */
 RESHARD_API void reshard_kernels_destroy(reshard_kernels* kernels);
 
-/* The machine code (a cubin), its bytes, and what the compiler says of each kernel: registers,
- * spills, shared memory. They live as long as the handle. Any thread. */
+/* The machine code (a cubin); lives as long as the handle. Any thread. */
 RESHARD_API const void* reshard_kernels_image(const reshard_kernels* kernels);
+
+/* Its bytes. Any thread. */
 RESHARD_API uint64_t reshard_kernels_image_size(const reshard_kernels* kernels);
+
+/* What the compiler says of each kernel: registers, spills, shared memory. As
+ * reshard_kernels_image. */
 RESHARD_API const char* reshard_kernels_log(const reshard_kernels* kernels);
 
 /* ---- program --------------------------------------------------------------------------------- */
