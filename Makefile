@@ -106,6 +106,30 @@ test-unit: build ## Run the tests of single modules, and the laws over random la
 test-processes: build ## Run the tests that start several processes
 	@$(BIN)/python -m pytest -m processes
 
+# ---- ready-made forms against the trainers themselves (docs/trainers.md); not part of the tests
+
+# MaxText needs Python 3.12.
+PYTHON_MAXTEXT ?= python3.12
+
+.venv-maxtext/.requirements: tests/trainers/requirements-maxtext.txt
+	@command -v $(PYTHON_MAXTEXT) > /dev/null && $(PYTHON_MAXTEXT) --version > /dev/null 2>&1 \
+		|| { echo "$(PYTHON_MAXTEXT): not found, and MaxText needs Python 3.12." \
+			"Choose one: make PYTHON_MAXTEXT=... check-trainers" >&2; exit 1; }
+	@echo "setting up .venv-maxtext (JAX, MaxText; 1.5 GB, a few minutes)"
+	@test -x .venv-maxtext/bin/pip || $(PYTHON_MAXTEXT) -m venv .venv-maxtext
+	@.venv-maxtext/bin/pip install -qq --no-compile -r $<
+	@touch $@
+
+.PHONY: check-tunix check-maxtext check-trainers
+CHECK_TRAINER = .venv-engine/bin/python tests/trainers/check.py --engine .venv-engine/bin/python
+check-tunix: .venv-trainer/.reshard .venv-engine/.reshard ## Compare logits of Tunix and transformers
+	@$(CHECK_TRAINER) --library tunix --python .venv-trainer/bin/python
+
+check-maxtext: .venv-maxtext/.reshard .venv-engine/.reshard ## The same with MaxText (Python 3.12)
+	@$(CHECK_TRAINER) --library maxtext --python .venv-maxtext/bin/python
+
+check-trainers: check-tunix check-maxtext ## Both
+
 # ---- with a GPU (docs/gpu.md); without one both say so and do nothing
 
 HAS_GPU := $(PYTHON) -c 'import ctypes; cuda = ctypes.CDLL("libcuda.so.1"); n = ctypes.c_int(); \

@@ -87,12 +87,6 @@ class _LlamaConfig(MaxTextConfig, Protocol):
         """Kind of rotary embedding: an enumeration, or its value."""
 
 
-class _MoeConfig(MaxTextConfig, Protocol):
-    @property
-    def moe_mlp_dim(self) -> int:
-        """Feed-forward size of an expert."""
-
-
 def maxtext_llama(config: _LlamaConfig, *, vocab_size: int | None = None) -> Forms:
     """Returns the forms of MaxText's Llama 2 and 3 (`decoder_block="llama2"`).
 
@@ -137,22 +131,22 @@ def maxtext_qwen3(config: MaxTextConfig, *, vocab_size: int | None = None) -> Fo
     return _flat("maxtext_qwen3", config, {**_LAYER, **_HEAD_NORMS, **_MLP}, vocab_size)
 
 
-def maxtext_qwen3_moe(config: _MoeConfig, *, vocab_size: int | None = None) -> Forms:
+def maxtext_qwen3_moe(config: MaxTextConfig, *, vocab_size: int | None = None) -> Forms:
     """Returns the forms of MaxText's Qwen3 with experts (`decoder_block="qwen3_moe"`).
 
     Args:
         config: the model's configuration; read are `decoder_block`, `num_decoder_layers`,
-            `scan_layers`, `param_scan_axis`, `logits_via_embedding`, `normalize_embedding_logits`,
-            `vocab_size` and `moe_mlp_dim`.
+            `scan_layers`, `param_scan_axis`, `logits_via_embedding`, `normalize_embedding_logits`
+            and `vocab_size`.
         vocab_size: as in `maxtext_llama`.
 
     Raises:
         LayoutError: for a configuration of another family.
     """
-    read_config("maxtext_qwen3_moe", config, ("moe_mlp_dim",), "qwen3_moe")
+    read_config("maxtext_qwen3_moe", config, (), "qwen3_moe")
     experts = {
         "moe_block.gate.kernel": transposed("mlp.gate.weight"),
-        **expert_kernels("moe_block", config.moe_mlp_dim),
+        **expert_kernels("moe_block"),
     }
     return _flat("maxtext_qwen3_moe", config, {**_LAYER, **_HEAD_NORMS, **experts}, vocab_size)
 

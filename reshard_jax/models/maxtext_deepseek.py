@@ -69,7 +69,7 @@ _LAYER = {
     f"{_BLOCK}.shared_experts.wi_1.kernel": transposed("mlp.shared_experts.up_proj.weight"),
     f"{_BLOCK}.shared_experts.wo.kernel": transposed("mlp.shared_experts.down_proj.weight"),
 }
-_FIELDS = ("first_num_dense_layers", "moe_mlp_dim", "model_name", "rope_type", "rope_interleave")
+_FIELDS = ("first_num_dense_layers", "model_name", "rope_type", "rope_interleave")
 _WITH_BIAS_VARIABLE = ("deepseek3", "deepseek4", "kimi-k2")
 
 
@@ -77,10 +77,6 @@ class _DeepSeekConfig(MaxTextConfig, Protocol):
     @property
     def first_num_dense_layers(self) -> int:
         """Number of layers before those with experts."""
-
-    @property
-    def moe_mlp_dim(self) -> int:
-        """Feed-forward size of an expert."""
 
     @property
     def model_name(self) -> str:
@@ -101,8 +97,7 @@ def maxtext_deepseek(config: _DeepSeekConfig, *, vocab_size: int | None = None) 
     Args:
         config: the model's configuration; read are `decoder_block`, `num_decoder_layers`,
             `scan_layers`, `param_scan_axis`, `logits_via_embedding`, `normalize_embedding_logits`,
-            `vocab_size`, `first_num_dense_layers`, `moe_mlp_dim`, `model_name`, `rope_type` and
-            `rope_interleave`.
+            `vocab_size`, `first_num_dense_layers`, `model_name`, `rope_type` and `rope_interleave`.
         vocab_size: as in `maxtext_llama`.
 
     Raises:
@@ -121,7 +116,7 @@ def maxtext_deepseek(config: _DeepSeekConfig, *, vocab_size: int | None = None) 
     (bias,) = vector("mlp.gate.e_score_correction_bias")
     rules = {
         **_LAYER,
-        **expert_kernels(f"{_BLOCK}.MoeBlock_0", config.moe_mlp_dim),
+        **expert_kernels(f"{_BLOCK}.MoeBlock_0"),
         f"{_BLOCK}.MoeBlock_0.gate.bias": (replace(bias, layers_axis=0 if has_variable else None),),
     }
     first = config.first_num_dense_layers

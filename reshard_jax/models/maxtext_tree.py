@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from reshard import Elementwise, LayoutError, check_config
@@ -219,22 +220,27 @@ def attention_out(name: str) -> tuple[Rule, ...]:
     return (Rule(name, ("heads", "head_dim", "embed"), "embed (heads head_dim)"),)
 
 
-def expert_kernels(block: str, ffn: int) -> dict[str, tuple[Rule, ...]]:
+def expert_kernels(block: str) -> dict[str, tuple[Rule, ...]]:
     """Returns the rules of the experts of a block: `wi_0`, `wi_1`, `wo`, and `wi` for two in one.
 
     Args:
         block: name of the block below a layer.
-        ffn: feed-forward size of an expert.
     """
-    dims = ("experts", "inner", "outer")
-    names = {name: f"mlp.experts.{{experts}}.{name}_proj.weight" for name in ("gate", "up", "down")}
-    fused = tuple(
-        Rule(names[name], dims, "outer inner", (("outer", ffn),), start=((2, first),))
-        for name, first in (("gate", 0), ("up", ffn))
-    )
-    return {
-        f"{block}.wi_0": (Rule(names["gate"], dims, "outer inner"),),
-        f"{block}.wi_1": (Rule(names["up"], dims, "outer inner"),),
-        f"{block}.wi": fused,
-        f"{block}.wo": (Rule(names["down"], dims, "outer inner"),),
+    rules = {
+        leaf: Rule(
+            f"mlp.experts.{{experts}}.{name}_proj.weight",
+            ("experts", "inner", "outer"),
+            "outer inner",
+        )
+        for leaf, name in (("wi_0", "gate"), ("wi_1", "up"), ("wo", "down"))
     }
+    halves = tuple(
+        replace(
+            rules[leaf],
+            stored=("experts", "inner", "(half outer)"),
+            sizes=(("half", 2),),
+            index=(("half", half),),
+        )
+        for half, leaf in enumerate(("wi_0", "wi_1"))
+    )
+    return {f"{block}.wi": halves, **{f"{block}.{leaf}": (rule,) for leaf, rule in rules.items()}}

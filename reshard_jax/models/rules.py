@@ -27,7 +27,6 @@ class Rule:
         canonical: dims of the canonical tensor.
         sizes: sizes of factors, where the shape does not tell them.
         index: factor -> the index at which the tensor lies.
-        start: stored dim -> index at which the tensor begins.
         aliases: further canonical names.
         elementwise: how stored values become canonical ones; None means they are the same.
         layers_axis: stored dim of the layers in a stack, where it is not that of the other leaves.
@@ -38,7 +37,6 @@ class Rule:
     canonical: str
     sizes: tuple[tuple[str, int], ...] = ()
     index: tuple[tuple[str, int], ...] = ()
-    start: tuple[tuple[int, int], ...] = ()
     aliases: tuple[str, ...] = ()
     elementwise: Elementwise | None = None
     layers_axis: int | None = None
@@ -73,8 +71,7 @@ class Rule:
         if axis is not None:
             stored.insert(axis, "layers")
             index = (*index, ("layers", layer))
-        start = tuple((self._place(dim, axis), first) for dim, first in self.start)
-        form = Form(f"{' '.join(stored)} -> {self.canonical}", self.sizes, index, (), start)
+        form = Form(f"{' '.join(stored)} -> {self.canonical}", self.sizes, index)
         is_as_stored = form == Form(f"{self.canonical} -> {self.canonical}")
         given = None if is_as_stored else form
         return Part(prefix + name, given, self.aliases, self.elementwise)

@@ -254,10 +254,6 @@ _MAXTEXT = {
 }
 
 
-_DIVISIBLE = 4
-"""Layers, where MaxText cuts stacks of norms along the layers (`param_scan_axis=2`)."""
-
-
 def _maxtext() -> list[Case]:
     cases = []
     for name, (forms, trainer, engine, options) in _MAXTEXT.items():
@@ -265,16 +261,17 @@ def _maxtext() -> list[Case]:
             config = {**trainer, "scan_layers": is_scanned}
             cases.append(Case(f"maxtext {name} {word}", "maxtext", forms, config, engine, options))
     forms, trainer, engine, options = _MAXTEXT["qwen3 moe"]
-    for axis in (0, 2):
+    # With 2 for its axis MaxText cuts stacks of norms along the layers, so their number is even.
+    for axis, layers in ((0, LAYERS), (2, 4)):
         config = {
             **trainer,
             "scan_layers": True,
             "param_scan_axis": axis,
             "prefuse_moe_weights": True,
-            "base_num_decoder_layers": _DIVISIBLE,
+            "base_num_decoder_layers": layers,
         }
         name = f"maxtext qwen3 moe scanned on {axis}, wi in one"
-        sizes = (engine[0], engine[1] | {"num_hidden_layers": _DIVISIBLE})
+        sizes = (engine[0], engine[1] | {"num_hidden_layers": layers})
         cases.append(Case(name, "maxtext", forms, config, sizes, options))
     return cases
 

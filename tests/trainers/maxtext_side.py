@@ -68,7 +68,6 @@ _NOTED = (
     "rope_type",
     "rope_interleave",
     "first_num_dense_layers",
-    "moe_mlp_dim",
 )
 
 

@@ -312,6 +312,12 @@ def test_a_leaf_without_a_rule_is_refused_by_name(name):
         forms_of("maxtext qwen3 scanned")(name, (32, 3, 48))
 
 
+def test_padded_experts_have_another_shape_than_the_engines():
+    forms = forms_of("maxtext qwen3 moe scanned on 0, wi in one")
+    parts = forms("decoder.layers.moe_block.wi", (3, 4, 32, 2 * 64))
+    assert {part.resolve((3, 4, 32, 128)).canonical_shape for part in parts} == {(64, 32)}
+
+
 def test_names_of_tunixs_adapter_for_maxtext_are_known():
     forms = forms_of("maxtext qwen3 scanned")
     for name, shape in (
