@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -30,7 +31,7 @@ from cases import cases_of
 FOLDER = Path(__file__).parent
 TREES = FOLDER.parent / "data" / "trainer_trees.json"
 TOLERANCE = 1e-4
-LIMIT_S = 2400.0
+LIMIT_S = 3600.0
 
 
 def _addresses(names: list[str]) -> dict[str, list[str]]:
@@ -63,10 +64,10 @@ def _run(programs: dict[str, list[str]], folder: Path) -> None:
         failed = failed or next((name for name, done in started.items() if done.poll()), None)
     finally:
         for process in started.values():
-            process.kill()
+            process.send_signal(signal.SIGABRT)  # which prints where it is
             process.wait()
     for name in started if failed else ():
-        lines = (folder / f"{name}.log").read_text(errors="replace").splitlines()[-15:]
+        lines = (folder / f"{name}.log").read_text(errors="replace").splitlines()[-25:]
         print(f"--- {name}:", *(line[:300] for line in lines), sep="\n  ", file=sys.stderr)
     if failed:
         raise SystemExit(f"check: the {failed} program failed")
@@ -135,7 +136,13 @@ def main() -> int:
         _run(
             {
                 # No resolving: a link is what makes a Python that of a virtual environment.
-                name: [os.path.abspath(python), str(FOLDER / script), *arguments]  # noqa: PTH100
+                name: [
+                    os.path.abspath(python),
+                    "-X",
+                    "faulthandler",
+                    str(FOLDER / script),
+                    *arguments,
+                ]  # noqa: PTH100
                 for name, (python, script) in programs.items()
             },
             folder,

@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 import reshard_torch
 
-LIMIT_S = 240.0
+LIMIT_S = 900.0
 
 
 def _model(case: Case) -> Any:

@@ -17,7 +17,7 @@ import reshard_jax
 
 __all__ = ["Trainer", "random_tree", "run", "tokens"]
 
-LIMIT_S = 240.0
+LIMIT_S = 900.0
 
 
 class Trainer(NamedTuple):
