@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from reshard.copy_rate import one_copy_seconds
+from reshard.errors import LayoutError
 from reshard.report import RefitReport
 
-__all__ = ["Outcome", "make_report"]
+__all__ = ["Outcome", "check_verify", "make_report"]
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -26,6 +27,21 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     peak_staging_bytes: int
     is_verified: bool
     sums: bytes
+
+
+def check_verify(outcomes: Sequence[Outcome], names: Sequence[str]) -> None:
+    """Checks that all processes compare fingerprints, or none.
+
+    Raises:
+        LayoutError: saying who does; on every process alike.
+    """
+    given = [outcome.is_verified for outcome in outcomes]
+    if len(set(given)) > 1:
+        listed = ", ".join(f"{name}: {each}" for name, each in zip(names, given, strict=True))
+        raise LayoutError(
+            f"verify has to be the same everywhere, but was given as {listed}. What moved has "
+            "arrived, and was not compared."
+        )
 
 
 def make_report(

@@ -23,18 +23,12 @@ from reshard.contribution import (
 )
 from reshard.end_arguments import NO_STREAMS
 from reshard.epoch_transport import SHORTEST_S, EpochTransport, time_left
-from reshard.errors import (
-    LayoutError,
-    ReshardError,
-    TransferTimeout,
-    TransportError,
-    VerificationError,
-)
+from reshard.errors import ReshardError, TransferTimeout, TransportError, VerificationError
 from reshard.exchange import Exchange
 from reshard.local_program import LocalProgram
 from reshard.machine import NVLINK_BYTES_PER_SECOND, discovered_topology, num_copy_threads
 from reshard.nccl_epoch import NcclEpoch
-from reshard.outcome import Outcome, make_report
+from reshard.outcome import Outcome, check_verify, make_report
 from reshard.report import RefitReport
 from reshard.run_stats import NOTHING_DONE, RunStats
 from reshard.run_watch import RunWatch
@@ -170,16 +164,15 @@ class Session:
         moved = time.perf_counter()
         answers = self._done(exchange, msgspec.msgpack.encode(outcome), deadline)
         outcomes = decode_all(answers, Outcome)
-        self._check_verify([outcome.is_verified for outcome in outcomes])
+        check_verify(outcomes, self._roster.names)
         fingerprints = self._verdict(outcomes) if verify else {}
-        phases = {**phases, "commit": time.perf_counter() - moved}
         return make_report(
             outcomes,
             version=version,
             epoch=epoch,
             num_parameters=len({pair.name for pair in self.plan.pairs}),
             copy_rate=self._copy_rate,
-            phases=phases,
+            phases={**phases, "commit": time.perf_counter() - moved},
             fingerprints=fingerprints,
         )
 
@@ -377,16 +370,6 @@ class Session:
             if rank in ranks:
                 return process
         return None
-
-    def _check_verify(self, given: Sequence[bool]) -> None:
-        if len(set(given)) > 1:
-            listed = ", ".join(
-                f"{name}: {each}" for name, each in zip(self._roster.names, given, strict=True)
-            )
-            raise LayoutError(
-                f"verify has to be the same everywhere, but was given as {listed}. What moved has "
-                "arrived, and was not compared."
-            )
 
     def _verdict(self, outcomes: Sequence[Outcome]) -> Mapping[str, int]:
         if self._verifier is None:

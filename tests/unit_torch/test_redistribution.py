@@ -169,7 +169,7 @@ def test_tensors_that_moved_to_another_memory_need_a_new_one(
     dst = _placed(torch.zeros_like(src.to_local()))
     with Redistribution(src, dst) as plan:
         plan.run()
-        monkeypatch.setattr("reshard_torch.redistribution.devices_of", lambda *sides: {0: 1})
+        monkeypatch.setattr("reshard.job.devices_of", lambda *sides: {0: 1})
         with pytest.raises(LayoutError, match="tensors of rank 0 are in other memory than when"):
             plan.run()
 
