@@ -137,12 +137,12 @@ def main() -> int:
             {
                 # No resolving: a link is what makes a Python that of a virtual environment.
                 name: [
-                    os.path.abspath(python),
+                    os.path.abspath(python),  # noqa: PTH100
                     "-X",
                     "faulthandler",
                     str(FOLDER / script),
                     *arguments,
-                ]  # noqa: PTH100
+                ]
                 for name, (python, script) in programs.items()
             },
             folder,
