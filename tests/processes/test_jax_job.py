@@ -190,6 +190,8 @@ def lose_a_process(process, num_processes, port):
         seconds = time.monotonic() - begin
     count_checked("w", x)
     tell((words, seconds))
+    # JAX aborts all others as soon as process 0 is gone, which hosts its coordination service.
+    assert listen(TIMEOUT_S) == "leave"
     os._exit(0)  # JAX's own shutdown waits for the process that is gone, and then aborts
 
 
@@ -285,3 +287,5 @@ def test_a_process_that_dies_is_named_and_the_arrays_stay():
             assert kind in ("TransportError", "TransferTimeout"), words
             assert "process 1" in words
             assert seconds < SHORT_S + 1
+        for process in (0, 2):
+            group.send(process, "leave")
